@@ -1,0 +1,91 @@
+# Syrinx: the commands of a working day. `make` alone lists them.
+
+CARGO      ?= cargo
+PREFIX     ?= /usr/local
+SYSCONFDIR ?= /etc
+DESTDIR    ?=
+
+BINDIR     := $(PREFIX)/bin
+UNITDIR    := $(PREFIX)/lib/systemd/system
+SYSCTLDIR  := $(PREFIX)/lib/sysctl.d
+CONFDIR    := $(SYSCONFDIR)/syrinx
+SHAREDIR   := $(PREFIX)/share/syrinx
+
+DAEMONS    := syrinx-relay syrinx-transceiver
+# Crates whose core must build on its own, without any driver crate.
+PURE       := syrinx-shared syrinx-relay syrinx-transceiver
+# Where `install` takes the binaries from; `check` installs the development build into a scratch root.
+BUILT      ?= target/release
+BROWSER    := bench/tests/browser
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check ci fmt lint purity units prerequisites binaries browser \
+        install uninstall clean
+
+help: ## List these commands
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: ## Build, start relay and transceiver on localhost, print the page's address; ^C stops
+	$(CARGO) build --release --bin syrinx-relay --bin syrinx-transceiver
+	systemd/run-local
+
+test: prerequisites binaries browser ## Run every test, the real browser's among them
+	$(CARGO) test --workspace
+
+check: lint purity units ## Formatting, lints, purity of the cores, the systemd units
+	$(CARGO) fmt --all --check
+
+ci: check test ## What the build service runs: check, then test
+
+fmt: ## Format the sources
+	$(CARGO) fmt --all
+
+lint: ## Run clippy over everything, warnings are errors
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+# The cores compile without sockets, ring, runtime or HTTP; shared/tests/layers.rs names the crates.
+purity:
+	$(CARGO) check --lib --no-default-features $(PURE:%=--package %)
+
+# Installs into a scratch root, so that the verification sees what `make install` would leave.
+units: binaries
+	@root=$$(mktemp -d) && trap 'rm -rf "$$root"' EXIT && \
+	$(MAKE) --no-print-directory install DESTDIR="$$root" PREFIX=/usr SYSCONFDIR=/etc BUILT=target/debug >/dev/null && \
+	systemd/verify "$$root"
+
+binaries:
+	$(CARGO) build --workspace --bins
+
+prerequisites:
+	@.ci/prerequisites
+
+# playwright-core drives the installed Chromium; it brings no browser of its own.
+browser: $(BROWSER)/node_modules/.package-lock.json
+
+$(BROWSER)/node_modules/.package-lock.json: $(BROWSER)/package-lock.json
+	cd $(BROWSER) && npm ci --no-audit --no-fund
+
+install: ## Install binaries, units, sysctl profile and examples; starts nothing (DESTDIR, PREFIX)
+	@test -x $(BUILT)/syrinx-relay -a -x $(BUILT)/syrinx-transceiver || \
+	    { echo "nothing to install in $(BUILT): run 'cargo build --release' first" >&2; exit 1; }
+	install -d $(addprefix $(DESTDIR),$(BINDIR) $(UNITDIR) $(SYSCTLDIR) $(SHAREDIR))
+	install -d -m 0755 $(DESTDIR)$(CONFDIR)
+	install -m 0755 $(DAEMONS:%=$(BUILT)/%) $(DESTDIR)$(BINDIR)
+	for unit in $(DAEMONS); do \
+	    sed -e 's|@BINDIR@|$(BINDIR)|g' -e 's|@CONFDIR@|$(CONFDIR)|g' systemd/$$unit.service \
+	        > $(DESTDIR)$(UNITDIR)/$$unit.service; done
+	install -m 0644 systemd/sysctl.d/90-syrinx.conf $(DESTDIR)$(SYSCTLDIR)
+	install -m 0644 systemd/relay.toml systemd/transceiver.toml $(DESTDIR)$(SHAREDIR)
+	for daemon in relay transceiver; do \
+	    test -e $(DESTDIR)$(CONFDIR)/$$daemon.toml || \
+	        install -m 0644 systemd/$$daemon.toml $(DESTDIR)$(CONFDIR); done
+	@echo "installed; next: shared/manual/operations.md, 'First start'"
+
+uninstall: ## Remove what install put there; configuration and keys stay
+	rm -f $(DAEMONS:%=$(DESTDIR)$(BINDIR)/%) $(DAEMONS:%=$(DESTDIR)$(UNITDIR)/%.service)
+	rm -f $(DESTDIR)$(SYSCTLDIR)/90-syrinx.conf
+	rm -rf $(DESTDIR)$(SHAREDIR)
+
+clean: ## Remove build products
+	$(CARGO) clean
+	rm -rf $(BROWSER)/node_modules
