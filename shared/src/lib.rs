@@ -8,3 +8,17 @@
 pub mod keys;
 pub mod route;
 pub mod wire;
+#[cfg(feature = "driver")]
+pub mod admin;
+#[cfg(feature = "driver")]
+pub mod bind;
+#[cfg(feature = "driver")]
+pub mod config;
+#[cfg(feature = "driver")]
+pub mod http;
+#[cfg(feature = "driver")]
+pub mod logging;
+#[cfg(feature = "driver")]
+pub mod metrics;
+#[cfg(feature = "driver")]
+pub mod process;

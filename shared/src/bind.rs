@@ -1,0 +1,94 @@
+//! Addresses a daemon could not have, said so that the operator knows what to do.
+//!
+//! Every listening socket of both daemons (UDP and TCP) reports its failure through [`BindError`],
+//! so a port in use reads the same wherever it happens.
+
+use std::io;
+use std::net::SocketAddr;
+
+use tokio::net::TcpListener;
+
+/// A configured address that cannot be listened on. Displays as one line that ends in the remedy.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{key} = {address}: cannot listen on {protocol}: {source}; {}",
+    remedy(source)
+)]
+pub struct BindError {
+    key: &'static str,
+    address: SocketAddr,
+    protocol: &'static str,
+    source: io::Error,
+}
+
+impl BindError {
+    /// `key` is the dotted configuration key; `protocol` is `UDP` or `TCP`.
+    pub fn new(
+        key: &'static str,
+        address: SocketAddr,
+        protocol: &'static str,
+        source: io::Error,
+    ) -> Self {
+        Self {
+            key,
+            address,
+            protocol,
+            source,
+        }
+    }
+}
+
+fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "another process has this port: stop it (ss -lnptu names it) or configure another port"
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            "this host has no such address: use one that `ip addr` shows, or 0.0.0.0 or [::]"
+        }
+        io::ErrorKind::PermissionDenied => {
+            "ports below 1024 need CAP_NET_BIND_SERVICE: grant it or configure a higher port"
+        }
+        _ => "check the address and this process's limits",
+    }
+}
+
+/// Listens for TCP at the address of a configuration key.
+///
+/// # Errors
+///
+/// The address, why it cannot be had, and the remedy.
+pub async fn tcp(key: &'static str, address: SocketAddr) -> Result<TcpListener, BindError> {
+    TcpListener::bind(address)
+        .await
+        .map_err(|source| BindError::new(key, address, "TCP", source))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn port_in_use_names_key_address_and_remedy() {
+        let first = tcp("admin.listen", "127.0.0.1:0".parse().unwrap())
+            .await
+            .unwrap();
+        let address = first.local_addr().unwrap();
+        let line = tcp("admin.listen", address).await.unwrap_err().to_string();
+        assert_eq!(
+            line,
+            format!(
+                "admin.listen = {address}: cannot listen on TCP: Address already in use (os error \
+                 98); another process has this port: stop it (ss -lnptu names it) or configure \
+                 another port"
+            )
+        );
+    }
+
+    #[tokio::test]
+    async fn foreign_address_says_so() {
+        let address = "192.0.2.1:9464".parse().unwrap();
+        let line = tcp("admin.listen", address).await.unwrap_err().to_string();
+        assert!(line.contains("this host has no such address"), "{line}");
+    }
+}
