@@ -121,8 +121,17 @@ impl SessionRef {
 
 impl fmt::Display for SessionRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { transceiver, shard, slot, generation } = self;
-        write!(f, "{}/{}/{}.{}", transceiver.0, shard.0, slot.0, generation.0)
+        let Self {
+            transceiver,
+            shard,
+            slot,
+            generation,
+        } = self;
+        write!(
+            f,
+            "{}/{}/{}.{}",
+            transceiver.0, shard.0, slot.0, generation.0
+        )
     }
 }
 
@@ -200,7 +209,10 @@ mod tests {
         let plain: SocketAddr = "192.0.2.7:9".parse().unwrap();
         assert_eq!(ClientSocket::new(mapped), ClientSocket::new(plain));
         let scoped: SocketAddr = "[fe80::1%3]:9".parse().unwrap();
-        assert_eq!(ClientSocket::new(scoped).addr(), "[fe80::1]:9".parse().unwrap());
+        assert_eq!(
+            ClientSocket::new(scoped).addr(),
+            "[fe80::1]:9".parse().unwrap()
+        );
     }
 
     #[test]
