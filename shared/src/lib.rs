@@ -8,6 +8,7 @@
 pub mod keys;
 pub mod route;
 pub mod wire;
+
 #[cfg(feature = "driver")]
 pub mod admin;
 #[cfg(feature = "driver")]
