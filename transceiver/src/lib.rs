@@ -1,1 +1,10 @@
-//! Placeholder.
+//! The transceiver: terminates WebRTC behind a relay and speaks to a backend.
+//!
+//! The core is pure. A [`shard::Shard`] owns the sessions of one worker; it takes records of the
+//! inner leg, commands and time, and gives datagrams, events and its next deadline. Each session
+//! ([`session`]) owns one [`engine`] and one [`backend`]. No part of it touches a socket or a
+//! clock.
+
+#![forbid(unsafe_code)]
+
+pub mod engine;

@@ -1,0 +1,502 @@
+//! One client's WebRTC: ICE-lite, DTLS, SRTP and SCTP, as a state machine without sockets or a
+//! clock. The only module that knows str0m.
+//!
+//! [`Template`] holds what all sessions of a process share: the certificate, the crypto, the tuned
+//! configuration and the advertised addresses. It answers an [`Offer`] with an [`Engine`], which
+//! takes datagrams and time-outs and gives [`Output`]s.
+//!
+//! **Contract.** Each call of a `handle_*`, `write_*` or [`Engine::close`] is one mutation. After
+//! it, [`Engine::poll`] is called until it gives [`Output::Timeout`], and only then comes the next
+//! mutation. No input from the network panics by design; callers still contain a step.
+//!
+//! The tuning, each measured on a session with 50 packets a second each way:
+//!
+//! - RTP mode: str0m hands packets through as they come. Its frame mode stalls 320 ms on one lost
+//!   packet and then delivers a burst of 15 frames.
+//! - No transport-wide congestion control: voice does not adapt to it, and it costs 100 KB and ten
+//!   wake-ups a second for each session.
+//! - A send buffer of four audio packets instead of 50: each packet is sent in the step that wrote
+//!   it. With the former this takes a session from 188 KB to 84 KB.
+
+mod answer;
+mod dtls;
+mod offer;
+mod rtpmap;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use str0m::change::SdpOffer;
+use str0m::channel::{ChannelConfig, ChannelId as StreamId};
+use str0m::config::DtlsVersion;
+use str0m::format::{Codec, FormatParams};
+use str0m::media::{Direction, Frequency, MediaKind, Mid};
+use str0m::net::{Protocol, Receive};
+use str0m::rtp::{Extension, RtpPacket, RtpWrite};
+use str0m::{Candidate, IceCreds, Input, Rtc, RtcConfig, RtcError};
+
+pub use dtls::DtlsSetupError;
+pub use offer::{OFFER_BYTES_MAX, Offer, OfferError};
+
+/// Largest datagram the engine writes, in bytes: fits every path with IPv6's minimum MTU of 1,280
+/// under a tunnel's headers (RFC 8200, 5; 8831, 5).
+const DATAGRAM_BYTES_MAX: usize = 1150;
+/// Largest message taken from a client's data channel, in bytes; announced in the answer. What
+/// Chrome announces too.
+pub const MESSAGE_IN_BYTES_MAX: usize = 256 * 1024;
+/// What may wait in the engine for a client's data channels, in bytes; also the largest message
+/// that can be sent at all.
+pub const CHANNEL_BUFFER_BYTES: usize = 128 * 1024;
+/// Audio packets that can wait between a write and the poll that sends them.
+const AUDIO_BUFFER_PACKETS: usize = 4;
+/// Ids of our header extensions where the offer names none.
+const AUDIO_LEVEL_ID: u8 = 1;
+const MID_ID: u8 = 4;
+
+/// Why an engine cannot go on. It ends its session.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct EngineError(String);
+
+impl From<RtcError> for EngineError {
+    fn from(error: RtcError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+/// A datagram that the engine did not take, and that changed nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the datagram is no STUN, DTLS, SRTP or SRTCP that this session can use")]
+pub struct Refused;
+
+/// ICE credentials of our side: the ufrag that routes to the session, and its derived password.
+#[derive(Clone)]
+pub struct Credentials {
+    /// 32 ice-chars, minted for the session.
+    pub ufrag: String,
+    /// 32 ice-chars, derived from the ufrag.
+    pub password: String,
+}
+
+/// What all sessions of a process share.
+pub struct Template {
+    config: RtcConfig,
+    advertised: Advertised,
+}
+
+/// The relay addresses that answers name as candidates, in order of preference.
+#[derive(Debug, Clone)]
+struct Advertised {
+    all: Arc<[SocketAddr]>,
+    v4: SocketAddr,
+    v6: SocketAddr,
+}
+
+/// An audio packet from the client, decrypted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AudioIn {
+    /// RTP sequence number, extended over wraps.
+    pub sequence: u64,
+    /// RTP timestamp, extended over wraps, in units of `clock_rate_hz`.
+    pub timestamp: u64,
+    /// Clock of the timestamp, in Hz.
+    pub clock_rate_hz: u32,
+    /// Marker bit: the first packet of a talk spurt (RFC 3551, 4.1).
+    pub marker: bool,
+    /// Whose packet it is; changes when the client changes its source.
+    pub ssrc: u32,
+    /// Payload type as negotiated.
+    pub payload_type: u8,
+    /// What the payload is.
+    pub codec: AudioCodec,
+    /// Loudness from 0 (loudest) to -127 dBov (RFC 6464), where the client says.
+    pub level_dbov: Option<i8>,
+    /// The payload, without header and padding.
+    pub payload: Arc<[u8]>,
+}
+
+/// What an audio payload is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AudioCodec {
+    /// Opus (RFC 7587).
+    Opus,
+    /// A key press (RFC 4733).
+    TelephoneEvent,
+}
+
+/// An audio packet for the client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AudioOut {
+    /// RTP sequence number, extended; a session's first is below 65,536 (RFC 3711, 3.3.1).
+    pub sequence: u64,
+    /// RTP timestamp in units of 48 kHz.
+    pub timestamp: u32,
+    /// Whether a talk spurt starts here.
+    pub marker: bool,
+    /// A payload type the client offered.
+    pub payload_type: u8,
+    /// The payload.
+    pub payload: Arc<[u8]>,
+}
+
+/// One of the client's data channels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChannelId(StreamId);
+
+/// What an engine gives out; see the module's contract.
+#[derive(Debug)]
+pub enum Output {
+    /// A datagram to send.
+    Transmit(Transmit),
+    /// Something happened.
+    Event(Event),
+    /// Nothing more until this moment, or until the next mutation.
+    Timeout(Instant),
+}
+
+/// A datagram to send, and where the engine would send it. Only for STUN is that address
+/// meaningful: it is where the request came from.
+#[derive(Debug)]
+pub struct Transmit {
+    /// The client's address as the engine knows it.
+    pub destination: SocketAddr,
+    /// The datagram.
+    pub bytes: Vec<u8>,
+}
+
+/// What happened in a session.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Event {
+    /// ICE and DTLS are up: media and channels can flow.
+    Connected,
+    /// An audio packet came.
+    Audio(AudioIn),
+    /// A data channel is open for writing.
+    ChannelOpen {
+        /// The channel.
+        channel: ChannelId,
+        /// The label its opener gave it.
+        label: String,
+    },
+    /// A message came on a data channel.
+    ChannelData {
+        /// The channel.
+        channel: ChannelId,
+        /// The message: text or not, as its sender said.
+        binary: bool,
+        /// Its bytes.
+        data: Vec<u8>,
+    },
+    /// A data channel is closed.
+    ChannelClosed(ChannelId),
+    /// The client ended the session: DTLS `close_notify`, or the SCTP association went away.
+    Closed,
+}
+
+/// What became of a message for a data channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChannelWrite {
+    /// It will be sent.
+    Taken,
+    /// The buffer is full: try again once the client has acknowledged something.
+    Full,
+    /// It is larger than the client takes or than the buffer is.
+    TooLarge,
+    /// The channel is not open.
+    Closed,
+}
+
+impl Template {
+    /// Makes the certificate of the process and fixes the addresses that answers name.
+    ///
+    /// `advertised` is in order of preference; the first becomes the default destination.
+    ///
+    /// # Errors
+    /// When the crypto library cannot do DTLS.
+    ///
+    /// # Panics
+    /// When `advertised` is empty.
+    pub fn new(advertised: &[SocketAddr]) -> Result<Self, DtlsSetupError> {
+        let (crypto, certificate) = dtls::process_crypto(DATAGRAM_BYTES_MAX)?;
+        let mut config = RtcConfig::new()
+            .set_crypto_provider(crypto)
+            .set_dtls_cert(certificate)
+            .set_dtls_version(DtlsVersion::Auto)
+            .set_ice_lite(true)
+            .set_mtu(DATAGRAM_BYTES_MAX..=usize::MAX)
+            .set_rtp_mode(true)
+            .clear_codecs()
+            .enable_opus(true, false)
+            .clear_extension_map()
+            .set_extension(AUDIO_LEVEL_ID, Extension::AudioLevel)
+            .set_extension(MID_ID, Extension::RtpMid)
+            .set_send_buffer_audio(AUDIO_BUFFER_PACKETS)
+            .set_sctp_max_message_size(MESSAGE_IN_BYTES_MAX as u32)
+            .set_sctp_max_buffered_amount(CHANNEL_BUFFER_BYTES);
+        // The numbers are placeholders: an answer uses the offer's payload types.
+        for (payload_type, rate) in [
+            (110, Frequency::FORTY_EIGHT_KHZ),
+            (126, Frequency::EIGHT_KHZ),
+        ] {
+            let format = FormatParams::default();
+            let codecs = config.codec_config();
+            codecs.add_config(payload_type.into(), None, Codec::Tele, rate, None, format);
+        }
+        Ok(Self {
+            config,
+            advertised: Advertised::new(advertised),
+        })
+    }
+
+    /// Answers `offer`: the engine of the session, and the answer's text.
+    ///
+    /// `negotiated_channel` is the SCTP stream id of a data channel that the client opens by
+    /// agreement instead of in band (RFC 8832, 4); it needs an offer with data channels.
+    ///
+    /// # Errors
+    /// [`OfferError::Refused`] when str0m cannot use what the offer parser let through.
+    pub fn answer(
+        &self,
+        now: Instant,
+        offer: &Offer,
+        credentials: &Credentials,
+        negotiated_channel: Option<u16>,
+    ) -> Result<(Engine, String), OfferError> {
+        let Credentials { ufrag, password } = credentials.clone();
+        let config = self.config.clone();
+        let creds = IceCreds {
+            ufrag,
+            pass: password,
+        };
+        let mut rtc = Box::new(config.set_local_ice_credentials(creds).build(now));
+        for &address in self.advertised.all.iter() {
+            let candidate = Candidate::host(address, Protocol::Udp).map_err(refused)?;
+            rtc.add_local_candidate(candidate);
+        }
+        let canonical = SdpOffer::from_sdp_string(&offer.canonical()).map_err(refused)?;
+        let answer = rtc
+            .sdp_api()
+            .accept_offer(canonical)
+            .map_err(refused)?
+            .to_sdp_string();
+        if let Some(stream) = negotiated_channel.filter(|_| offer.has_channel()) {
+            let config = ChannelConfig {
+                negotiated: Some(stream),
+                ..Default::default()
+            };
+            rtc.direct_api().create_data_channel(config);
+        }
+        let engine = Engine {
+            rtc,
+            advertised: self.advertised.clone(),
+            audio: None,
+            message_bytes_max: offer.message_bytes_max().min(CHANNEL_BUFFER_BYTES),
+        };
+        let text = answer::compose(offer, &answer, self.advertised.all[0]);
+        Ok((engine, text))
+    }
+}
+
+fn refused(error: impl std::fmt::Display) -> OfferError {
+    OfferError::Refused(error.to_string())
+}
+
+impl Advertised {
+    fn new(all: &[SocketAddr]) -> Self {
+        let first = *all.first().expect("at least one address is advertised");
+        let of = |v4: bool| all.iter().copied().find(|address| address.is_ipv4() == v4);
+        Self {
+            v4: of(true).unwrap_or(first),
+            v6: of(false).unwrap_or(first),
+            all: all.into(),
+        }
+    }
+
+    /// The address a client of this family is taken to have used. str0m drops a check silently
+    /// unless it came to exactly one of its candidates; which of a family matters to nobody.
+    fn of_family(&self, client: SocketAddr) -> SocketAddr {
+        if client.is_ipv4() { self.v4 } else { self.v6 }
+    }
+}
+
+/// One client's WebRTC; see the module's contract.
+pub struct Engine {
+    rtc: Box<Rtc>,
+    advertised: Advertised,
+    audio: Option<Mid>,
+    message_bytes_max: usize,
+}
+
+impl Engine {
+    /// A datagram came from the client at `from`.
+    ///
+    /// # Errors
+    /// [`Refused`] when it was not taken. The engine is as good as before, unless
+    /// [`Engine::is_alive`] says otherwise.
+    pub fn handle_datagram(
+        &mut self,
+        now: Instant,
+        from: SocketAddr,
+        payload: &[u8],
+    ) -> Result<(), Refused> {
+        let to = self.advertised.of_family(from);
+        let receive = Receive::new(Protocol::Udp, from, to, payload).map_err(|_| Refused)?;
+        self.rtc
+            .handle_input(Input::Receive(now, receive))
+            .map_err(|_| Refused)
+    }
+
+    /// Time has come to the moment of the last [`Output::Timeout`], or something was written.
+    ///
+    /// # Errors
+    /// [`EngineError`] when the session cannot go on.
+    pub fn handle_timeout(&mut self, now: Instant) -> Result<(), EngineError> {
+        Ok(self.rtc.handle_input(Input::Timeout(now))?)
+    }
+
+    /// What there is to do; called until it gives [`Output::Timeout`].
+    ///
+    /// # Errors
+    /// [`EngineError`] when the session cannot go on: the client's certificate is not the offered
+    /// one, the handshake failed, or a protocol broke down.
+    pub fn poll(&mut self) -> Result<Output, EngineError> {
+        loop {
+            let event = match self.rtc.poll_output()? {
+                str0m::Output::Timeout(at) => return Ok(Output::Timeout(at)),
+                str0m::Output::Transmit(transmit) => {
+                    return Ok(Output::Transmit(Transmit {
+                        destination: transmit.destination,
+                        bytes: transmit.contents.into(),
+                    }));
+                }
+                str0m::Output::Event(event) => event,
+            };
+            if let Some(event) = self.translate(event) {
+                return Ok(Output::Event(event));
+            }
+        }
+    }
+
+    /// Whether the engine can still do anything.
+    pub fn is_alive(&self) -> bool {
+        self.rtc.is_alive()
+    }
+
+    /// Sends an audio packet. `false` when the client takes none: it is not connected, or its
+    /// offer receives no audio. Follow with [`Engine::handle_timeout`], which sends it.
+    pub fn write_audio(&mut self, now: Instant, audio: AudioOut) -> bool {
+        let Some(mid) = self.audio.filter(|_| self.rtc.is_connected()) else {
+            return false;
+        };
+        let sends = self
+            .rtc
+            .media(mid)
+            .is_some_and(|media| media.direction().is_sending());
+        let mut api = self.rtc.direct_api();
+        let Some(stream) = api.stream_tx_by_mid(mid, None).filter(|_| sends) else {
+            return false;
+        };
+        let AudioOut {
+            sequence,
+            timestamp,
+            marker,
+            payload_type,
+            payload,
+        } = audio;
+        let packet = RtpWrite::new(
+            payload_type.into(),
+            sequence.into(),
+            timestamp,
+            now,
+            payload,
+        );
+        stream.write_rtp(packet.marker(marker));
+        true
+    }
+
+    /// Sends a text message on `channel`. Follow with [`Engine::handle_timeout`], which sends it.
+    ///
+    /// # Errors
+    /// [`EngineError`] when the SCTP association is broken.
+    pub fn write_channel(
+        &mut self,
+        channel: ChannelId,
+        text: &str,
+    ) -> Result<ChannelWrite, EngineError> {
+        if text.len() > self.message_bytes_max {
+            return Ok(ChannelWrite::TooLarge);
+        }
+        let Some(mut channel) = self.rtc.channel(channel.0) else {
+            return Ok(ChannelWrite::Closed);
+        };
+        let taken = channel.write(false, text.as_bytes())?;
+        Ok(if taken {
+            ChannelWrite::Taken
+        } else {
+            ChannelWrite::Full
+        })
+    }
+
+    /// Largest message [`Engine::write_channel`] takes, in bytes.
+    pub fn message_bytes_max(&self) -> usize {
+        self.message_bytes_max
+    }
+
+    /// Says good-bye: RTCP BYE, SCTP shutdown and DTLS `close_notify` follow from
+    /// [`Engine::poll`].
+    pub fn close(&mut self) {
+        // What cannot be said good-bye to is gone already.
+        let _ = self.rtc.close();
+    }
+
+    fn translate(&mut self, event: str0m::Event) -> Option<Event> {
+        Some(match event {
+            str0m::Event::Connected => Event::Connected,
+            str0m::Event::MediaAdded(added) => {
+                if added.kind == MediaKind::Audio && added.direction != Direction::Inactive {
+                    self.audio = Some(added.mid);
+                }
+                return None;
+            }
+            str0m::Event::RtpPacket(packet) => Event::Audio(self.audio_in(packet)?),
+            str0m::Event::ChannelOpen(id, label) => Event::ChannelOpen {
+                channel: ChannelId(id),
+                label,
+            },
+            str0m::Event::ChannelData(message) => Event::ChannelData {
+                channel: ChannelId(message.id),
+                binary: message.binary,
+                data: message.data,
+            },
+            str0m::Event::ChannelClose(id) => Event::ChannelClosed(ChannelId(id)),
+            str0m::Event::Closed => Event::Closed,
+            // ICE states and statistics: liveness and counting are the session's own.
+            _ => return None,
+        })
+    }
+
+    fn audio_in(&self, packet: RtpPacket) -> Option<AudioIn> {
+        let payload_type = packet.header.payload_type;
+        let known = self
+            .rtc
+            .codec_config()
+            .find(|known| known.pt() == payload_type)?;
+        let codec = match known.spec().codec {
+            Codec::Opus => AudioCodec::Opus,
+            Codec::Tele => AudioCodec::TelephoneEvent,
+            _ => return None,
+        };
+        Some(AudioIn {
+            sequence: *packet.seq_no,
+            timestamp: packet.time.numer(),
+            clock_rate_hz: packet.time.frequency().get(),
+            marker: packet.header.marker,
+            ssrc: *packet.header.ssrc,
+            payload_type: *payload_type,
+            codec,
+            level_dbov: packet.header.ext_vals.audio_level,
+            payload: packet.payload,
+        })
+    }
+}

@@ -1,0 +1,116 @@
+//! The codecs of an audio line: `a=rtpmap` and the part of `a=fmtp` that matters (RFC 8866, 6.6).
+//!
+//! Opus (RFC 7587) carries the voice. Key presses come as telephone events (RFC 4733), which
+//! browsers offer at 8 kHz, at 48 kHz, or at both. Everything else a client offers (RED, comfort
+//! noise, G.722) is left out of the answer.
+
+use std::fmt::Write as _;
+
+/// A codec this server speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Codec {
+    /// `opus/48000/2`: always written so, whatever is really in it (RFC 7587, 7).
+    Opus,
+    /// Key presses, with the clock rate in Hz.
+    TelephoneEvent(u32),
+}
+
+/// One payload type of an audio line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct RtpMap {
+    pub(super) payload_type: u8,
+    pub(super) codec: Codec,
+    /// Highest event of a telephone-event range `0-x`.
+    event_max: Option<u8>,
+}
+
+impl RtpMap {
+    /// `<payload type> <name>/<clock rate>[/<channels>]`, or `None` when it is no codec of ours.
+    pub(super) fn parse(value: &str) -> Option<Self> {
+        let (payload_type, codec) = value.split_once(char::is_whitespace)?;
+        let payload_type = payload_type.parse().ok().filter(|&number| number <= 127)?;
+        let mut parts = codec.trim().split('/');
+        let (name, rate) = (parts.next()?, parts.next()?);
+        let channels = parts.next();
+        let codec = match (name.to_ascii_lowercase().as_str(), rate, channels) {
+            ("opus", "48000", Some("2")) => Codec::Opus,
+            ("telephone-event", "48000", None | Some("1")) => Codec::TelephoneEvent(48_000),
+            ("telephone-event", "8000", None | Some("1")) => Codec::TelephoneEvent(8_000),
+            _ => return None,
+        };
+        Some(Self {
+            payload_type,
+            codec,
+            event_max: None,
+        })
+    }
+
+    /// Takes the event range of a telephone-event; Opus parameters say what the client can
+    /// receive, and what is sent to it was made for it, so they are not needed.
+    pub(super) fn read_fmtp(&mut self, parameters: &str) {
+        if let (Codec::TelephoneEvent(_), Some(max)) = (self.codec, parameters.strip_prefix("0-")) {
+            self.event_max = max.parse().ok();
+        }
+    }
+
+    /// Writes the line or lines of it, CRLF and all.
+    pub(super) fn write(&self, text: &mut String) {
+        let number = self.payload_type;
+        let written = match (self.codec, self.event_max) {
+            (Codec::Opus, _) => write!(
+                text,
+                "a=rtpmap:{number} opus/48000/2\r\na=fmtp:{number} minptime=10;useinbandfec=1\r\n"
+            ),
+            (Codec::TelephoneEvent(rate), None) => {
+                write!(text, "a=rtpmap:{number} telephone-event/{rate}\r\n")
+            }
+            (Codec::TelephoneEvent(rate), Some(max)) => write!(
+                text,
+                "a=rtpmap:{number} telephone-event/{rate}\r\na=fmtp:{number} 0-{max}\r\n"
+            ),
+        };
+        written.expect("invariant: writing to a String does not fail");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn knows_opus_and_telephone_events_in_any_case_and_nothing_else() {
+        let codec = |value| RtpMap::parse(value).map(|map| (map.payload_type, map.codec));
+        assert_eq!(codec("111 opus/48000/2"), Some((111, Codec::Opus)));
+        assert_eq!(codec("96 OPUS/48000/2"), Some((96, Codec::Opus)));
+        assert_eq!(
+            codec("110 telephone-event/48000"),
+            Some((110, Codec::TelephoneEvent(48_000)))
+        );
+        assert_eq!(
+            codec("101 telephone-event/8000/1"),
+            Some((101, Codec::TelephoneEvent(8_000)))
+        );
+        for other in [
+            "111 opus/48000",
+            "63 red/48000/2",
+            "9 G722/8000",
+            "128 opus/48000/2",
+            "x",
+        ] {
+            assert_eq!(codec(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn keeps_a_plain_event_range_and_drops_other_parameters() {
+        let written = |fmtp: &str| {
+            let mut map = RtpMap::parse("101 telephone-event/8000").unwrap();
+            map.read_fmtp(fmtp);
+            let mut text = String::new();
+            map.write(&mut text);
+            text
+        };
+        assert!(written("0-16").ends_with("a=fmtp:101 0-16\r\n"));
+        assert!(!written("0-15,66").contains("fmtp"));
+    }
+}
