@@ -10,6 +10,7 @@ UNITDIR    := $(PREFIX)/lib/systemd/system
 SYSCTLDIR  := $(PREFIX)/lib/sysctl.d
 CONFDIR    := $(SYSCONFDIR)/syrinx
 SHAREDIR   := $(PREFIX)/share/syrinx
+DOCDIR     := $(PREFIX)/share/doc/syrinx
 
 DAEMONS    := syrinx-relay syrinx-transceiver
 # Crates whose core must build on its own, without any driver crate.
@@ -19,7 +20,7 @@ BUILT      ?= target/release
 BROWSER    := bench/tests/browser
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check ci fmt lint purity units prerequisites binaries browser \
+.PHONY: help run test check ci fmt format lint purity units prerequisites binaries browser \
         install uninstall clean
 
 help: ## List these commands
@@ -32,13 +33,15 @@ run: ## Build, start relay and transceiver on localhost, print the page's addres
 test: prerequisites binaries browser ## Run every test, the real browser's among them
 	$(CARGO) test --workspace
 
-check: lint purity units ## Formatting, lints, purity of the cores, the systemd units
-	$(CARGO) fmt --all --check
+check: format lint purity units ## Formatting, lints, purity of the cores, the systemd units
 
 ci: check test ## What the build service runs: check, then test
 
 fmt: ## Format the sources
 	$(CARGO) fmt --all
+
+format:
+	$(CARGO) fmt --all --check
 
 lint: ## Run clippy over everything, warnings are errors
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
@@ -68,23 +71,24 @@ $(BROWSER)/node_modules/.package-lock.json: $(BROWSER)/package-lock.json
 install: ## Install binaries, units, sysctl profile and examples; starts nothing (DESTDIR, PREFIX)
 	@test -x $(BUILT)/syrinx-relay -a -x $(BUILT)/syrinx-transceiver || \
 	    { echo "nothing to install in $(BUILT): run 'cargo build --release' first" >&2; exit 1; }
-	install -d $(addprefix $(DESTDIR),$(BINDIR) $(UNITDIR) $(SYSCTLDIR) $(SHAREDIR))
-	install -d -m 0755 $(DESTDIR)$(CONFDIR)
+	install -d $(addprefix $(DESTDIR),$(BINDIR) $(UNITDIR) $(SYSCTLDIR) $(CONFDIR) $(SHAREDIR) $(DOCDIR))
 	install -m 0755 $(DAEMONS:%=$(BUILT)/%) $(DESTDIR)$(BINDIR)
 	for unit in $(DAEMONS); do \
-	    sed -e 's|@BINDIR@|$(BINDIR)|g' -e 's|@CONFDIR@|$(CONFDIR)|g' systemd/$$unit.service \
+	    sed -e 's|/usr/local/bin|$(BINDIR)|' -e 's|/etc/syrinx|$(CONFDIR)|' \
+	        -e 's|/usr/local/share/doc/syrinx|$(DOCDIR)|' systemd/$$unit.service \
 	        > $(DESTDIR)$(UNITDIR)/$$unit.service; done
 	install -m 0644 systemd/sysctl.d/90-syrinx.conf $(DESTDIR)$(SYSCTLDIR)
 	install -m 0644 systemd/relay.toml systemd/transceiver.toml $(DESTDIR)$(SHAREDIR)
 	for daemon in relay transceiver; do \
 	    test -e $(DESTDIR)$(CONFDIR)/$$daemon.toml || \
 	        install -m 0644 systemd/$$daemon.toml $(DESTDIR)$(CONFDIR); done
-	@echo "installed; next: shared/manual/operations.md, 'First start'"
+	install -m 0644 shared/manual/*.md $(DESTDIR)$(DOCDIR)
+	@echo "installed; next: 'First start' in $(DOCDIR)/operations.md"
 
 uninstall: ## Remove what install put there; configuration and keys stay
 	rm -f $(DAEMONS:%=$(DESTDIR)$(BINDIR)/%) $(DAEMONS:%=$(DESTDIR)$(UNITDIR)/%.service)
 	rm -f $(DESTDIR)$(SYSCTLDIR)/90-syrinx.conf
-	rm -rf $(DESTDIR)$(SHAREDIR)
+	rm -rf $(DESTDIR)$(SHAREDIR) $(DESTDIR)$(DOCDIR)
 
 clean: ## Remove build products
 	$(CARGO) clean
