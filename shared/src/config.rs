@@ -107,7 +107,7 @@ pub enum ConfigError {
     #[error("{origin}: {key}{value}: {problem}; {remedy}")]
     Key {
         /// File and line, or variable.
-        origin: Origin,
+        origin: Box<Origin>,
         /// Dotted key.
         key: String,
         /// ` = value`, or empty where there is none.
@@ -176,7 +176,7 @@ fn lay_variables(
         };
         let key = tail.to_lowercase();
         let segments: Vec<&str> = key.split("__").collect();
-        let origin = Origin::Variable(name.to_owned());
+        let origin = Box::new(Origin::Variable(name.to_owned()));
         let Some(value) = value.to_str() else {
             return Err(ConfigError::Key {
                 origin,
@@ -202,7 +202,7 @@ fn lay_variables(
 impl Invalid {
     fn at(self, root: &Node) -> ConfigError {
         ConfigError::Key {
-            origin: root.origin_of(self.key.split('.')),
+            origin: Box::new(root.origin_of(self.key.split('.'))),
             key: self.key,
             value: format!(" = {}", self.value),
             problem: self.problem,
@@ -214,7 +214,7 @@ impl Invalid {
 impl From<Fault> for ConfigError {
     fn from(fault: Fault) -> Self {
         Self::Key {
-            origin: fault.origin.unwrap_or(Origin::Default),
+            origin: fault.origin.unwrap_or_else(|| Box::new(Origin::Default)),
             key: fault.key.join("."),
             value: fault
                 .value
@@ -232,7 +232,7 @@ mod tests {
     use serde::Deserialize;
     use std::net::SocketAddr;
 
-    #[derive(Debug, Deserialize, PartialEq)]
+    #[derive(Debug, Default, Deserialize, PartialEq)]
     #[serde(default)]
     struct Example {
         media: Media,
@@ -261,16 +261,6 @@ mod tests {
     enum Model {
         Auto,
         Ring,
-    }
-
-    impl Default for Example {
-        fn default() -> Self {
-            Self {
-                media: Media::default(),
-                admin: None,
-                routes: Vec::new(),
-            }
-        }
     }
 
     impl Default for Media {

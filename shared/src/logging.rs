@@ -45,8 +45,8 @@ impl Default for LogConfig {
 }
 
 impl LogConfig {
-    /// Checks `log.level`. The filter's own parser takes any unknown word for a module's name, which
-    /// would turn a misspelt level into silence.
+    /// Checks `log.level`. The filter's own parser takes any unknown word for a module's name,
+    /// which would turn a misspelt level into silence.
     pub fn validate(&self) -> Result<(), Invalid> {
         let is_directive = |directive: &str| match directive.rsplit_once('=') {
             Some((module, level)) => !module.is_empty() && LEVELS.contains(&level),
@@ -171,7 +171,8 @@ mod tests {
                 "log.level",
                 "\"inof\"",
                 "not a level",
-                "use one of off, error, warn, info, debug, trace, or add MODULE=LEVEL after a comma",
+                "use one of off, error, warn, info, debug, trace, \
+                 or add MODULE=LEVEL after a comma",
             )
         );
         for level in ["", "info,", "=info", "relay=loud"] {

@@ -51,7 +51,8 @@ pub(super) struct Fault {
     pub(super) value: Option<String>,
     pub(super) problem: String,
     pub(super) remedy: String,
-    pub(super) origin: Option<Origin>,
+    /// Boxed, as an error is carried through every step of a deserialisation.
+    pub(super) origin: Option<Box<Origin>>,
 }
 
 /// Parses a whole file.
@@ -195,7 +196,7 @@ impl Node {
     /// Adds what only this node knows to a fault found in it.
     fn locate(&self, mut fault: Fault) -> Fault {
         if fault.origin.is_none() {
-            fault.origin = Some(self.origin.clone());
+            fault.origin = Some(Box::new(self.origin.clone()));
             fault.value = fault.value.or_else(|| self.shown());
         }
         fault
