@@ -249,7 +249,8 @@ function refusal(response, body) {
   }
   const wait = response.headers.get("Retry-After");
   const again = wait ? ` Try again in ${wait} s.` : "";
-  return `The transceiver refused the call (${response.status}): ${message.replace(/\.?$/, ".")}${again}`;
+  const said = message.replace(/\.?$/, ".");
+  return `The transceiver refused the call (${response.status}): ${said}${again}`;
 }
 
 function hangUpAt(url) {
@@ -275,7 +276,9 @@ function readReport(report, before) {
     ?? find((s) => s.type === "candidate-pair" && s.nominated && s.state === "succeeded");
   const inbound = find((s) => s.type === "inbound-rtp" && s.kind === "audio");
   const outbound = find((s) => s.type === "remote-inbound-rtp" && s.kind === "audio");
+  const remotes = all.filter((s) => s.type === "remote-candidate");
   const facts = {
+    remotePorts: [...new Set(remotes.map((remote) => remote.port))],
     ...pathFacts(report, pair, transport),
     ...inboundFacts(inbound, before),
     ...codecFacts(report.get(inbound?.codecId)),
@@ -469,8 +472,8 @@ function showEvent(at_ms, way, text) {
     ? `${text.slice(0, EVENT_SHOWN_CHARS_MAX)}… (${text.length} characters)` : text;
   row.append(
     element("time", { textContent: `${(at_ms / 1000).toFixed(2)} s` }),
-    element("span", { className: `way ${way}`, textContent: way === "sent" ? "→" : "←",
-      ariaLabel: way }),
+    element("span", { className: `way ${way}`, role: "img", ariaLabel: way,
+      textContent: way === "sent" ? "→" : "←" }),
     element("code", { textContent: shown }),
   );
   log.append(row);

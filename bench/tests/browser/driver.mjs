@@ -1,0 +1,186 @@
+// Drives one Chromium for the browser test: commands come in as one JSON object a line, each is
+// answered with one line, `{"ok": value}` or `{"error": text}`. The scenario itself is the Rust
+// test's; nothing here decides what is right.
+//
+// When the other end of standard input goes away, so does the browser: a test that dies leaves
+// nothing behind.
+import { writeFile } from "node:fs/promises";
+import { createInterface } from "node:readline";
+import { chromium } from "playwright-core";
+
+const SAMPLE_RATE_HZ = 48_000;
+const POLL_MS = 100;
+const STEP_WAIT_MS = 60_000;
+
+const FLAGS = [
+  "--no-sandbox",
+  "--disable-gpu",
+  "--disable-quic",
+  "--no-first-run",
+  "--disable-background-networking",
+  "--disable-component-update",
+  "--disable-sync",
+  // A page in a window that nobody sees must still run at full speed.
+  "--disable-background-timer-throttling",
+  "--disable-renderer-backgrounding",
+  "--disable-backgrounding-occluded-windows",
+  "--use-fake-ui-for-media-stream",
+  "--use-fake-device-for-media-stream",
+];
+
+let context = null;
+let page = null;
+const complaints = [];
+
+const commands = {
+  // The microphone plays `wav` round and round. `profile` is a fresh folder.
+  async launch({ executable, profile, wav, scheme, width }) {
+    context = await chromium.launchPersistentContext(profile, {
+      executablePath: executable,
+      headless: true,
+      colorScheme: scheme ?? "light",
+      viewport: { width: width ?? 1040, height: 900 },
+      timeout: STEP_WAIT_MS,
+      args: [...FLAGS, `--use-file-for-fake-audio-capture=${wav}`],
+    });
+    page = context.pages()[0] ?? await context.newPage();
+    page.setDefaultTimeout(STEP_WAIT_MS);
+    page.on("console", (message) => {
+      if (message.type() === "error") complaints.push(message.text());
+    });
+    page.on("pageerror", (error) => complaints.push(String(error)));
+    return context.browser()?.version() ?? null;
+  },
+
+  async open({ url }) {
+    const response = await page.goto(url);
+    return response.status();
+  },
+
+  async click({ selector }) {
+    await page.click(selector);
+    return null;
+  },
+
+  async fill({ selector, text }) {
+    await page.fill(selector, text);
+    return null;
+  },
+
+  async evaluate({ expression }) {
+    return await page.evaluate(expression) ?? null;
+  },
+
+  // Answers with the first value of the expression that is true in the page. Polled from here:
+  // the page's content policy forbids what the driver's own waiting would evaluate there.
+  async wait({ expression, timeout_ms }) {
+    const deadline = Date.now() + timeout_ms;
+    for (;;) {
+      const value = await page.evaluate(expression);
+      if (value) return value;
+      if (Date.now() > deadline) {
+        const { state, error } = await page.evaluate("({ ...window.syrinx, localStream: 0, remoteStream: 0 })");
+        throw new Error(`never true: ${expression} (page state ${state}, error ${error})`);
+      }
+      await new Promise((resolve) => setTimeout(resolve, POLL_MS));
+    }
+  },
+
+  async record_start() {
+    await page.evaluate(startRecorder, SAMPLE_RATE_HZ);
+    return null;
+  },
+
+  async recorded_seconds() {
+    return await page.evaluate((rate) => window.recorder.samples / rate, SAMPLE_RATE_HZ);
+  },
+
+  async record_stop({ file }) {
+    const base64 = await page.evaluate(stopRecorder);
+    await writeFile(file, wavFile(Buffer.from(base64, "base64")));
+    return file;
+  },
+
+  async screenshot({ file }) {
+    await page.screenshot({ path: file, fullPage: true });
+    return file;
+  },
+
+  // Errors that the page or the browser wrote to the console: a broken policy is one.
+  async complaints() {
+    return complaints;
+  },
+
+  async close() {
+    await context?.close();
+    context = null;
+    return null;
+  },
+};
+
+// Takes the decoded frames straight off the track, before any resampling or mixing. The queue
+// holds ten seconds, so that a busy page loses nothing.
+function startRecorder(rate) {
+  const [track] = window.syrinx.remoteStream.getAudioTracks();
+  const frames = new MediaStreamTrackProcessor({ track, maxBufferSize: 1000 }).readable;
+  const recorder = { reader: frames.getReader(), chunks: [], samples: 0, error: null };
+  const pump = async () => {
+    for (;;) {
+      const { value, done } = await recorder.reader.read();
+      if (done) return;
+      if (value.sampleRate !== rate) throw new Error(`frames of ${value.sampleRate} Hz`);
+      const plane = new Float32Array(value.numberOfFrames);
+      value.copyTo(plane, { planeIndex: 0, format: "f32-planar" });
+      value.close();
+      const chunk = Int16Array.from(plane, (x) => Math.max(-1, Math.min(1, x)) * 32_767);
+      recorder.chunks.push(chunk);
+      recorder.samples += chunk.length;
+    }
+  };
+  recorder.pumped = pump().catch((error) => { recorder.error = String(error); });
+  window.recorder = recorder;
+}
+
+async function stopRecorder() {
+  const { reader, chunks, pumped } = window.recorder;
+  await reader.cancel();
+  await pumped;
+  if (window.recorder.error) throw new Error(window.recorder.error);
+  const file = new FileReader();
+  const read = new Promise((resolve, reject) => {
+    file.onload = () => resolve(file.result.split(",")[1]);
+    file.onerror = () => reject(file.error);
+  });
+  file.readAsDataURL(new Blob(chunks));
+  return await read;
+}
+
+/** A RIFF file of one channel of 16-bit samples. */
+function wavFile(samples) {
+  const head = Buffer.alloc(44);
+  head.write("RIFF", 0);
+  head.writeUInt32LE(36 + samples.length, 4);
+  head.write("WAVEfmt ", 8);
+  head.writeUInt32LE(16, 16);
+  head.writeUInt16LE(1, 20);
+  head.writeUInt16LE(1, 22);
+  head.writeUInt32LE(SAMPLE_RATE_HZ, 24);
+  head.writeUInt32LE(SAMPLE_RATE_HZ * 2, 28);
+  head.writeUInt16LE(2, 32);
+  head.writeUInt16LE(16, 34);
+  head.write("data", 36);
+  head.writeUInt32LE(samples.length, 40);
+  return Buffer.concat([head, samples]);
+}
+
+for await (const line of createInterface({ input: process.stdin })) {
+  let reply;
+  try {
+    const { do: name, ...rest } = JSON.parse(line);
+    reply = { ok: await commands[name](rest) };
+  } catch (error) {
+    reply = { error: String(error) };
+  }
+  process.stdout.write(`${JSON.stringify(reply)}\n`);
+}
+await context?.close();
