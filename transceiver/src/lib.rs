@@ -7,4 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod backend;
 pub mod engine;
+pub mod session;
+pub mod shard;
