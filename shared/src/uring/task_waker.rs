@@ -1,0 +1,171 @@
+//! Waking a task of a worker from anywhere: from its executor, its thread or another thread.
+//!
+//! Inside a run a wake-up goes straight to the executor. Outside one, and from other threads, it is
+//! noted on a list that the next run carries out first, and other threads write the worker's
+//! eventfd. A task is on the list at most once, so the list is bounded by the number of tasks.
+
+use super::event::WakeEvent;
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Wake, Waker};
+
+/// Numbers the executors of the process; nought is none.
+static NEXT_EXECUTOR: AtomicU64 = AtomicU64::new(1);
+
+thread_local! {
+    /// The executor that lives on this thread, and whether it is running.
+    static HERE: Cell<(u64, bool)> = const { Cell::new((0, false)) };
+}
+
+/// The wake-ups of one executor.
+#[derive(Debug)]
+pub(crate) struct Wakeups {
+    executor: u64,
+    event: Arc<WakeEvent>,
+    due: AtomicBool,
+    woken: Mutex<VecDeque<Arc<TaskWaker>>>,
+}
+
+impl Wakeups {
+    /// For an executor on the calling thread, with at most `tasks_max` tasks.
+    pub(crate) fn new(event: Arc<WakeEvent>, tasks_max: usize) -> Arc<Wakeups> {
+        let executor = NEXT_EXECUTOR.fetch_add(1, Ordering::Relaxed);
+        HERE.set((executor, false));
+        Arc::new(Wakeups {
+            executor,
+            event,
+            due: AtomicBool::new(false),
+            woken: Mutex::new(VecDeque::with_capacity(tasks_max)),
+        })
+    }
+
+    /// Notes that a slice has something to do. For the worker's own thread.
+    pub(crate) fn note_due(&self) {
+        self.due.store(true, Ordering::Release);
+    }
+
+    /// Whether something was noted since the last run.
+    #[inline]
+    pub(crate) fn is_due(&self) -> bool {
+        self.due.load(Ordering::Acquire)
+    }
+
+    /// Wakes the noted tasks, inside a run.
+    pub(crate) fn carry_out(&self) {
+        if !self.due.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        // Taken one by one, without the lock while waking; what is noted meanwhile waits for the
+        // next run, so that no other thread can hold this one here.
+        let count = self.woken().len();
+        for _ in 0..count {
+            let Some(task) = self.woken().pop_front() else {
+                break;
+            };
+            task.queued.store(false, Ordering::Release);
+            task.wake_target();
+        }
+    }
+
+    fn woken(&self) -> MutexGuard<'_, VecDeque<Arc<TaskWaker>>> {
+        self.woken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// While it lives, the executor of this thread is running.
+pub(crate) struct RunMark {
+    executor: u64,
+}
+
+impl RunMark {
+    /// Marks the beginning of a run on the thread that the executor was built on.
+    pub(crate) fn new(wakeups: &Wakeups) -> RunMark {
+        HERE.set((wakeups.executor, true));
+        RunMark {
+            executor: wakeups.executor,
+        }
+    }
+}
+
+impl Drop for RunMark {
+    fn drop(&mut self) {
+        HERE.set((self.executor, false));
+    }
+}
+
+/// The waker that a guarded task hands out.
+#[derive(Debug)]
+pub(crate) struct TaskWaker {
+    wakeups: Arc<Wakeups>,
+    queued: AtomicBool,
+    target: Mutex<Option<Waker>>,
+}
+
+impl TaskWaker {
+    pub(crate) fn new(wakeups: &Arc<Wakeups>) -> Arc<TaskWaker> {
+        Arc::new(TaskWaker {
+            wakeups: Arc::clone(wakeups),
+            queued: AtomicBool::new(false),
+            target: Mutex::new(None),
+        })
+    }
+
+    /// Sets the executor's own waker, which wake-ups end at.
+    pub(crate) fn target(&self, waker: &Waker) {
+        let mut target = self.target.lock().unwrap_or_else(PoisonError::into_inner);
+        if !target
+            .as_ref()
+            .is_some_and(|target| target.will_wake(waker))
+        {
+            *target = Some(waker.clone());
+        }
+    }
+
+    /// Forgets the executor's waker: the task is over.
+    pub(crate) fn untarget(&self) {
+        let target = self
+            .target
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        drop(target);
+    }
+
+    fn wake_target(&self) {
+        let target = self
+            .target
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        if let Some(target) = target {
+            target.wake();
+        }
+    }
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // A thread that is being torn down has no executor any more.
+        let (executor, is_running) = HERE.try_with(Cell::get).unwrap_or((0, false));
+        let is_here = executor == self.wakeups.executor;
+        if is_here && is_running {
+            self.wake_target();
+            return;
+        }
+        if self.queued.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let wakeups = &self.wakeups;
+        wakeups.woken().push_back(Arc::clone(self));
+        wakeups.due.store(true, Ordering::Release);
+        if !is_here {
+            wakeups.event.wake();
+        }
+    }
+}
