@@ -4,7 +4,10 @@
 //! says so, it is read through its `/metrics`, and it is gone when the value is dropped, whatever
 //! happened before: every end is by the child's own process id. What it wrote to standard error
 //! is kept, and printed when the test that owns it fails.
+//!
+//! [`Edge`](edge::Edge) puts a relay and a transceiver together; tests usually want that.
 
+pub mod edge;
 pub mod exposition;
 mod sockets;
 
@@ -46,7 +49,7 @@ const PORT_END: u16 = 32_000;
 #[derive(Debug, Error)]
 pub enum ProcessError {
     /// The program is not where the build puts it.
-    #[error("{} is missing: build the whole workspace first (cargo build --workspace)", .0.display())]
+    #[error("{} is missing: build it first (cargo build --workspace)", .0.display())]
     Missing(PathBuf),
     /// The operating system refused something.
     #[error("{what}: {source}")]

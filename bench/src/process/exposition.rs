@@ -1,6 +1,6 @@
 //! What a daemon exposes on `/metrics`, as samples that a test can ask for.
 //!
-//! Reads the Prometheus text format, version 0.0.4: one sample a line, `name{label="value"} number`;
+//! Reads the Prometheus text format, version 0.0.4: one sample a line, `name{label="value"} 1`;
 //! comments start with `#`. A test asserts on sums over labels, so that is the one question here.
 
 use std::collections::BTreeMap;

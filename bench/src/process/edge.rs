@@ -1,0 +1,221 @@
+//! A whole edge on this machine: one relay, one transceiver, one key.
+//!
+//! Everything is made for one test: a folder with keys and configurations, ports that nothing
+//! else uses, two processes. All of it goes when the [`Edge`] is dropped.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use super::{Daemon, ProcessError, binary, free_port};
+
+/// What an edge is started with.
+#[derive(Clone, Copy, Debug)]
+pub struct EdgeOptions {
+    /// The loopback address that everything listens on.
+    pub address: IpAddr,
+    /// Workers of the relay, and of the transceiver.
+    pub workers: u8,
+}
+
+/// The ports that an edge listens on.
+#[derive(Clone, Copy, Debug)]
+pub struct Ports {
+    /// The page and the API, TCP.
+    pub signalling: u16,
+    /// The relay's one port for clients, UDP.
+    pub public: u16,
+    /// The relay's side of the inner leg, UDP.
+    pub relay_inner: u16,
+    /// The transceiver's side of the inner leg, UDP.
+    pub transceiver_inner: u16,
+    /// The relay's metrics and health, TCP.
+    pub relay_admin: u16,
+    /// The transceiver's metrics and health, TCP.
+    pub transceiver_admin: u16,
+}
+
+/// Datagrams that a relay passed on since it started.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Forwarded {
+    /// From clients to the transceiver.
+    pub to_transceiver: f64,
+    /// From the transceiver to clients.
+    pub to_client: f64,
+}
+
+/// A running relay and transceiver.
+#[derive(Debug)]
+pub struct Edge {
+    /// The relay.
+    pub relay: Daemon,
+    /// The transceiver.
+    pub transceiver: Daemon,
+    /// Where both listen.
+    pub ports: Ports,
+    options: EdgeOptions,
+    // Last, so that the daemons are gone before their folder is.
+    folder: TempDir,
+}
+
+impl Ports {
+    fn free() -> Self {
+        Self {
+            signalling: free_port(),
+            public: free_port(),
+            relay_inner: free_port(),
+            transceiver_inner: free_port(),
+            relay_admin: free_port(),
+            transceiver_admin: free_port(),
+        }
+    }
+}
+
+impl Edge {
+    /// Makes keys and configurations, starts both daemons and waits until they are healthy.
+    ///
+    /// # Errors
+    /// A binary is missing, or a daemon does not become healthy.
+    pub fn start(options: EdgeOptions) -> Result<Self, ProcessError> {
+        let folder = tempfile::tempdir().map_err(ProcessError::io("a temporary folder"))?;
+        let ports = Ports::free();
+        let relay = binary("syrinx-relay")?;
+        let transceiver = binary("syrinx-transceiver")?;
+        let keys = make_keys(&relay, folder.path())?;
+        let at = |port| SocketAddr::new(options.address, port);
+        let relay_config = folder.path().join("relay.toml");
+        write(&relay_config, &relay_toml(options, ports, &keys))?;
+        let transceiver_config = folder.path().join("transceiver.toml");
+        write(
+            &transceiver_config,
+            &transceiver_toml(options, ports, &keys),
+        )?;
+        Ok(Self {
+            relay: Daemon::start(&relay, &relay_config, at(ports.relay_admin))?,
+            transceiver: Daemon::start(
+                &transceiver,
+                &transceiver_config,
+                at(ports.transceiver_admin),
+            )?,
+            ports,
+            options,
+            folder,
+        })
+    }
+
+    /// A folder for the test's own files, gone with the edge.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The page's address, with a query of its own (`?..`, or nothing).
+    #[must_use]
+    pub fn page_url(&self, query: &str) -> String {
+        format!(
+            "http://{}/{query}",
+            SocketAddr::new(self.options.address, self.ports.signalling)
+        )
+    }
+
+    /// What the relay forwarded since it started, as of its last publication, a second ago at most.
+    ///
+    /// # Errors
+    /// The relay's metrics cannot be read.
+    pub fn forwarded(&self) -> Result<Forwarded, ProcessError> {
+        let metrics = self.relay.metrics()?;
+        let count = |way| metrics.sum("syrinx_relay_forwarded_total", &[("direction", way)]);
+        Ok(Forwarded {
+            to_transceiver: count("to_transceiver"),
+            to_client: count("to_client"),
+        })
+    }
+
+    /// Waits until the transceiver's workers hold these numbers of sessions, in the workers' order.
+    ///
+    /// # Errors
+    /// It never comes to that, or the transceiver ended.
+    pub fn wait_for_sessions(&mut self, by_worker: &[f64]) -> Result<(), ProcessError> {
+        let what = format!("{by_worker:?} sessions by worker");
+        self.transceiver.wait(&what, |transceiver| {
+            let metrics = transceiver.metrics().unwrap_or_default();
+            let sessions = metrics.by("syrinx_transceiver_sessions", "worker");
+            sessions.values().eq(by_worker)
+        })
+    }
+}
+
+/// Makes the cluster's keys as an operator does, and gives their file.
+fn make_keys(relay: &Path, folder: &Path) -> Result<PathBuf, ProcessError> {
+    let mut command = Command::new(relay);
+    command.args(["keys", "new", "--dir"]).arg(folder);
+    let output = command
+        .output()
+        .map_err(ProcessError::io(relay.display().to_string()))?;
+    if !output.status.success() {
+        return Err(ProcessError::Refused {
+            command: format!("{command:?}"),
+            status: output.status,
+            output: String::from_utf8_lossy(&output.stderr).into_owned(),
+        });
+    }
+    Ok(folder.join("cluster.keys"))
+}
+
+fn write(path: &Path, text: &str) -> Result<(), ProcessError> {
+    std::fs::write(path, text).map_err(ProcessError::io(path.display().to_string()))
+}
+
+fn relay_toml(options: EdgeOptions, ports: Ports, keys: &Path) -> String {
+    let at = |port| SocketAddr::new(options.address, port);
+    format!(
+        r#"
+[public]
+listen = ["{public}"]
+[inner]
+listen = "{inner}"
+[workers]
+count = {workers}
+[keys]
+file = "{keys}"
+[[routes]]
+transceiver = 1
+address = "{transceiver}"
+[admin]
+listen = "{admin}"
+"#,
+        public = at(ports.public),
+        inner = at(ports.relay_inner),
+        workers = options.workers,
+        keys = keys.display(),
+        transceiver = at(ports.transceiver_inner),
+        admin = at(ports.relay_admin),
+    )
+}
+
+fn transceiver_toml(options: EdgeOptions, ports: Ports, keys: &Path) -> String {
+    let at = |port| SocketAddr::new(options.address, port);
+    format!(
+        r#"
+[signalling]
+listen = "{signalling}"
+[media]
+inner_listen = "{inner}"
+advertise = ["{public}"]
+[workers]
+count = {workers}
+[keys]
+file = "{keys}"
+[admin]
+listen = "{admin}"
+"#,
+        signalling = at(ports.signalling),
+        inner = at(ports.transceiver_inner),
+        public = at(ports.public),
+        workers = options.workers,
+        keys = keys.display(),
+        admin = at(ports.transceiver_admin),
+    )
+}
