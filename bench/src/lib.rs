@@ -1,1 +1,13 @@
-//! Placeholder.
+//! The load generator and yardstick of the Syrinx edge.
+//!
+//! Every claim the project makes about speed, memory or loss comes out of this program, as a
+//! ratio between runs that were interleaved on one machine. It may see every other crate; no other
+//! crate sees it.
+
+pub mod cpu;
+pub mod hearing;
+pub mod machine;
+pub mod progress;
+pub mod process;
+pub mod relay;
+pub mod stats;

@@ -1,0 +1,3 @@
+module syrinx.invalid/bench/go-relay
+
+go 1.19

@@ -1,0 +1,16 @@
+//! The packet-level yardstick: what a relay costs a delivered, verified datagram.
+
+pub mod clients;
+pub mod drive;
+pub mod header;
+pub mod ledger;
+pub mod payload;
+pub mod port;
+pub mod recipe;
+pub mod report;
+pub mod rig;
+pub mod run;
+pub mod scenario;
+pub mod sink;
+pub mod target;
+pub mod turn;
