@@ -60,16 +60,16 @@ const CONTROL_SOURCES: [&str; 13] = [
     "shared/src/logging",
     "shared/src/metrics",
     "shared/src/process",
+    "relay/src/commands",
     "relay/src/driver",
     "relay/src/main.rs",
     "transceiver/src/driver",
     "transceiver/src/main.rs",
     "transceiver/src/signalling/http",
-    "transceiver/src/config",
 ];
 
 /// Sources that are pure: they run in the daemons, the simulator and the fuzzers alike.
-const CORES: [&str; 11] = [
+const CORES: [&str; 13] = [
     "shared/src/wire",
     "shared/src/route",
     "shared/src/keys",
@@ -80,13 +80,28 @@ const CORES: [&str; 11] = [
     "transceiver/src/shard",
     "transceiver/src/playout",
     "transceiver/src/backend",
-    "transceiver/src/signalling/core",
+    "transceiver/src/signalling/call_id",
+    "transceiver/src/signalling/calls",
+    "transceiver/src/signalling/registrar",
 ];
 
 /// Modules of the workspace that a core must not name.
-const WORLDLY_MODULES: [&str; 11] = [
-    "admin", "clock", "config", "cores", "driver", "logging", "metrics", "notify", "signals",
-    "uring", "worker",
+const WORLDLY_MODULES: [&str; 15] = [
+    "admin",
+    "bind",
+    "clock",
+    "config",
+    "cores",
+    "driver",
+    "http",
+    "inner_leg",
+    "logging",
+    "metrics",
+    "notify",
+    "process",
+    "signals",
+    "uring",
+    "worker",
 ];
 
 /// What asks the system instead of being told.
