@@ -43,6 +43,10 @@ pub use verdict::{ClientVerdict, Counters, DropReason, ToClient};
 /// hold up packets; the next deadline is then at once.
 const EXPIRIES_PER_TIMEOUT_MAX: usize = 1_024;
 
+/// Endpoints from here on were learned by a wildcard socket while running. Below, they are the
+/// places of the configuration, which a restarted relay shares with the one before.
+pub const LEARNED_ENDPOINTS_FROM: u8 = 128;
+
 /// How thoroughly a Binding request is judged before it may make or move a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verify {
@@ -234,8 +238,9 @@ impl Forwarder {
         self.drop(reason);
     }
 
-    /// Takes back `count` datagrams that were counted as forwarded and then refused by the kernel.
-    pub fn count_send_failure(&mut self, reason: DropReason, count: u64) {
+    /// Moves `count` datagrams from *forwarded* to a drop: the driver or the kernel refused them after
+    /// the verdict.
+    pub fn reclassify(&mut self, reason: DropReason, count: u64) {
         let forwarded = match reason.side() {
             verdict::Side::Client => &mut self.counters.forwarded_to_transceiver,
             verdict::Side::Transceiver => &mut self.counters.forwarded_to_client,
@@ -422,7 +427,8 @@ impl Forwarder {
     }
 
     /// Makes a flow again from a record that proves it existed: its cookie verifies under a live
-    /// epoch, and its session's transceiver is one that we know.
+    /// epoch, its session's transceiver is one that we know, and its endpoint means the same to
+    /// us as to the process that made it.
     fn heal(
         &mut self,
         now: Now,
@@ -437,6 +443,9 @@ impl Forwarder {
             cookie,
             ..
         } = *header;
+        if endpoint.0 >= LEARNED_ENDPOINTS_FROM {
+            return Err(DropReason::UnknownFlow);
+        }
         let proven = self.keys.live().any(|epoch| {
             self.keys
                 .epoch(epoch)

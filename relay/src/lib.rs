@@ -5,4 +5,8 @@
 //! decrypts, never runs ICE and never answers a stranger. The driver around it (feature `driver`)
 //! owns sockets, rings, clocks and the command line.
 
+#[cfg(feature = "driver")]
+pub mod config;
+#[cfg(feature = "driver")]
+pub mod driver;
 pub mod forwarder;

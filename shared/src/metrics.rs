@@ -5,10 +5,14 @@
 //! process-global recorder, whose shared state puts spikes in the forwarding tail. Labels come from
 //! closed sets (shard, reason): nothing a client sends may become one.
 
+mod io_stats;
+
 use std::io;
 
 use ::metrics::Counter;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+
+pub use io_stats::IoMetrics;
 
 /// Upper bounds of every histogram of durations, in seconds: three a decade, from the half
 /// millisecond of a local DTLS flight to the 30 s of a set-up deadline.

@@ -124,6 +124,8 @@ drop_reasons! {
     AdmissionTotal Client "admission_total",
     /// The table is full of answered flows.
     TableFull Client "table_full",
+    /// Sent to more local addresses of a wildcard socket than a record can name.
+    EndpointLimit Client "endpoint_limit",
     /// The kernel's send buffer towards the transceiver stayed full.
     InnerSendBlocked Client "inner_send_blocked",
     /// The kernel refused the send towards the transceiver.

@@ -1,0 +1,5 @@
+//! The subcommands, one module each.
+
+pub(crate) mod decode;
+pub(crate) mod keys;
+pub(crate) mod run;
