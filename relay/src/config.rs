@@ -5,11 +5,11 @@
 //! was at start.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
 use syrinx_shared::admin::AdminConfig;
+use syrinx_shared::config::keys::KeysConfig;
 use syrinx_shared::config::workers::{WORKERS_COUNT_MAX, WorkersConfig, within};
 use syrinx_shared::config::{Invalid, Validate};
 use syrinx_shared::logging::LogConfig;
@@ -43,7 +43,7 @@ pub struct Config {
     pub workers: WorkersConfig,
     /// What is kept for each client, and who may make us keep it.
     pub flows: FlowsConfig,
-    /// The cluster's keys.
+    /// The cluster's keys, read again on SIGHUP.
     pub keys: KeysConfig,
     /// The transceivers of the cluster.
     pub routes: Vec<RouteConfig>,
@@ -114,15 +114,6 @@ pub struct FlowsConfig {
     pub new_total_burst: u32,
     /// Source prefixes told apart at a time. Default 65,536.
     pub prefix_count_max: u32,
-}
-
-/// The `[keys]` section.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(default)]
-pub struct KeysConfig {
-    /// File with the cluster's keys, as `syrinx-relay keys new` makes it. Default
-    /// /etc/syrinx/cluster.keys. Read again on SIGHUP.
-    pub file: PathBuf,
 }
 
 /// One `[[routes]]` entry.
@@ -207,14 +198,6 @@ impl Default for FlowsConfig {
             new_total_per_second: 5_000,
             new_total_burst: 20_000,
             prefix_count_max: 65_536,
-        }
-    }
-}
-
-impl Default for KeysConfig {
-    fn default() -> Self {
-        Self {
-            file: PathBuf::from("/etc/syrinx/cluster.keys"),
         }
     }
 }

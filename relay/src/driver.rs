@@ -10,19 +10,16 @@ pub mod metrics;
 pub mod service;
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
 use syrinx_shared::clock::Clock;
 use syrinx_shared::cores::{self, CoreId};
+use syrinx_shared::inner_leg::{InnerLegOptions, open_inner_leg, warn_of_small_buffers};
 use syrinx_shared::keys::KeyRing;
 use syrinx_shared::route::ShardIndex;
-use syrinx_shared::uring::{
-    PathMtu, UdpOptions, UdpSocket, WorkerSocket, attach_shard_steering, open_udp_group,
-};
-use syrinx_shared::wire::encap::DESTINATION_SHARD_OFFSET;
+use syrinx_shared::uring::{UdpOptions, UdpSocket, WorkerSocket, open_udp_group};
 use syrinx_shared::wire::train::Trains;
 use syrinx_shared::worker::{self, WorkerHandle, WorkerOptions};
 use tokio::sync::Notify;
@@ -72,21 +69,6 @@ impl Vitals {
         self.0.lost.store(true, Ordering::Release);
         self.0.notify.notify_one();
     }
-}
-
-/// Reads a key file.
-///
-/// # Errors
-/// One line: the file, what is wrong with it, and the remedy.
-pub fn read_keys(path: &Path) -> anyhow::Result<KeyRing> {
-    let text = std::fs::read_to_string(path).with_context(|| {
-        format!(
-            "keys.file = {}: cannot be read; make it with `syrinx-relay keys new --dir DIR`, or \
-             check that this user may read it",
-            path.display()
-        )
-    })?;
-    KeyRing::parse(&text).with_context(|| format!("keys.file = {}", path.display()))
 }
 
 impl DataPlane {
@@ -219,41 +201,27 @@ fn open_sockets(config: &Config, worker_count: usize) -> anyhow::Result<Vec<Vec<
         options.send_buffer_bytes = config.public.send_buffer_bytes;
         let group = open_udp_group(&options, worker_count)
             .with_context(|| format!("public.listen[{index}]"))?;
-        warn_of_small_buffers("public.receive_buffer_bytes", &options, &group);
+        let wanted_bytes = options.receive_buffer_bytes;
+        warn_of_small_buffers("public.receive_buffer_bytes", wanted_bytes, &group);
         deal(&mut workers, group, false);
     }
-    let mut options = UdpOptions::new(config.inner.listen);
-    options.receive_buffer_bytes = config.inner.receive_buffer_bytes;
-    options.send_buffer_bytes = config.inner.send_buffer_bytes;
-    options.traffic_class = false;
-    options.gro = true;
-    options.path_mtu = PathMtu::Fragment;
-    let group = open_udp_group(&options, worker_count).context("inner.listen")?;
-    let offset = u32::try_from(DESTINATION_SHARD_OFFSET).expect("invariant: a small offset");
-    attach_shard_steering(&group, offset).context("inner.listen: steering by shard")?;
-    warn_of_small_buffers("inner.receive_buffer_bytes", &options, &group);
-    deal(&mut workers, group, true);
+    let inner = open_inner_leg(
+        &InnerLegOptions {
+            key: "inner.listen",
+            listen: config.inner.listen,
+            receive_buffer_bytes: config.inner.receive_buffer_bytes,
+            send_buffer_bytes: config.inner.send_buffer_bytes,
+        },
+        worker_count,
+    )?;
+    let wanted_bytes = config.inner.receive_buffer_bytes;
+    warn_of_small_buffers("inner.receive_buffer_bytes", wanted_bytes, &inner);
+    deal(&mut workers, inner, true);
     Ok(workers)
 }
 
 fn deal(workers: &mut [Vec<WorkerSocket>], group: Vec<UdpSocket>, large: bool) {
     for (worker, socket) in workers.iter_mut().zip(group) {
         worker.push(WorkerSocket { socket, large });
-    }
-}
-
-fn warn_of_small_buffers(key: &str, options: &UdpOptions, group: &[UdpSocket]) {
-    let granted = group
-        .iter()
-        .map(UdpSocket::granted_receive_buffer_bytes)
-        .min()
-        .unwrap_or(0);
-    if granted < options.receive_buffer_bytes {
-        tracing::warn!(
-            granted_bytes = granted,
-            "{key} = {}: the kernel granted less; bursts may be dropped: raise \
-             net.core.rmem_max (see systemd/sysctl.d) or grant CAP_NET_ADMIN",
-            options.receive_buffer_bytes
-        );
     }
 }

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::bail;
 use clap::Args;
-use syrinx_relay::driver::read_keys;
+use syrinx_shared::config::keys::KeysConfig;
 use syrinx_shared::wire::ufrag::{UfragError, decode_edge, decode_undated};
 
 #[derive(Debug, Args)]
@@ -19,7 +19,10 @@ pub(crate) struct Decode {
 
 impl Decode {
     pub(crate) fn run(&self) -> anyhow::Result<()> {
-        let keys = read_keys(&self.keys)?;
+        let keys = KeysConfig {
+            file: self.keys.clone(),
+        }
+        .read()?;
         let ufrag = self.ufrag.split(':').next().unwrap_or_default();
         match decode_undated(&keys, ufrag.as_bytes()) {
             Ok(decoded) => {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use syrinx_relay::config::{Config, ENVIRONMENT_PREFIX};
+use syrinx_relay::driver::DataPlane;
 use syrinx_relay::driver::service::RelayMessage;
-use syrinx_relay::driver::{DataPlane, read_keys};
 use syrinx_shared::admin::{self, Health, Status};
 use syrinx_shared::process::{self, Signals, Wish};
 use syrinx_shared::{bind, config, logging, metrics};
@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 /// One line with the remedy.
 pub(crate) fn run(path: Option<&Path>, check: bool) -> anyhow::Result<()> {
     let config: Config = config::load(path, ENVIRONMENT_PREFIX)?;
-    let keys = Arc::new(read_keys(&config.keys.file)?);
+    let keys = Arc::new(config.keys.read()?);
     if !keys.reads_sessions() {
         anyhow::bail!(
             "keys.file = {}: holds edge keys only, and this relay routes to transceivers; give it \
@@ -94,7 +94,7 @@ async fn serve(path: Option<&Path>, signals: &mut Signals, data_plane: &DataPlan
 
 fn reload(path: Option<&Path>, data_plane: &DataPlane) -> anyhow::Result<()> {
     let config: Config = config::load(path, ENVIRONMENT_PREFIX)?;
-    let keys = read_keys(&config.keys.file)?;
+    let keys = config.keys.read()?;
     let routes = config.route_table()?;
     data_plane.tell(&RelayMessage::Keys(Arc::new(keys)));
     data_plane.tell(&RelayMessage::Routes(Arc::new(routes)));
