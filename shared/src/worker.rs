@@ -13,24 +13,28 @@
 //! ```
 //!
 //! Nothing is shared between workers. The service is built on the worker's thread and need not be
-//! [`Send`]; other threads reach it through the [`Mailbox`]. A panic in the service ends the worker,
-//! and is reported by [`WorkerHandle::join`] and the exit hook: losing a worker is never silent.
+//! [`Send`]; other threads reach it through the [`Mailbox`]. A panic in the service ends the
+//! worker, and is reported by [`WorkerHandle::join`] and the exit hook: losing a worker is never
+//! silent.
 
 mod mailbox;
+mod options;
 
 pub use mailbox::{Mailbox, Undelivered};
+pub use options::{COALESCE_MAX, ExitHook, WorkerError, WorkerFailure, WorkerOptions};
 
 use crate::clock::Clock;
-use crate::cores::{CoreError, CoreId, pin_current_thread};
+use crate::cores::{CoreId, pin_current_thread};
 use crate::route::Now;
 use crate::uring::mmsg::Mmsg;
 use crate::uring::ring::Ring;
 use crate::uring::{
-    Batch, IoModel, IoModelChoice, IoModelError, IoStats, Receiver as IoReceiver, ReceiverOptions,
-    SOCKETS_MAX, SendQueue, SliceExecutor, Slices, WakeEvent, WorkerSocket, choose_io_model,
-    require_ring,
+    Batch, IoModel, IoModelChoice, IoStats, Receiver as IoReceiver, ReceiverOptions, SendQueue,
+    SliceExecutor, Slices, WakeEvent, WorkerSocket, choose_io_model, require_ring,
 };
 use std::any::Any;
+use std::cell::Cell;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -38,11 +42,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-use std::{fmt, io};
-use thiserror::Error;
-
-/// Longest wait for company of a first datagram.
-pub const COALESCE_MAX: Duration = Duration::from_micros(100);
 
 /// How often a worker publishes its counters.
 const PUBLISH_PERIOD: Duration = Duration::from_secs(1);
@@ -72,126 +71,6 @@ pub trait Service {
 
     /// The worker was asked to stop; nothing but [`Service::handle_second`] follows.
     fn handle_stop(&mut self, now: Now, queue: &mut SendQueue);
-}
-
-/// Called on the worker's thread when it ends: without a failure if it was asked to.
-pub type ExitHook = Box<dyn FnOnce(Option<&WorkerFailure>) + Send>;
-
-/// What a worker is started with.
-pub struct WorkerOptions {
-    /// Names the thread, in the log and in `top`; 15 bytes are shown.
-    pub name: String,
-    /// The core to pin to; `None` leaves the thread to the scheduler.
-    pub core: Option<CoreId>,
-    /// How to receive.
-    pub io_model: IoModel,
-    /// Wait this long for company of a first datagram when traffic is light, saving wake-ups.
-    /// Nought switches it off; at most [`COALESCE_MAX`].
-    pub coalesce: Duration,
-    /// Never sleep: poll for completions, at the price of the whole core.
-    pub spin: bool,
-    /// Buffers for datagrams; a power of two.
-    pub client_buffers: u16,
-    /// Buffers for trains of 64 KiB; a power of two. Only taken if a socket is `large`.
-    pub inner_buffers: u16,
-    /// The sockets; their index is their name in [`Batch`] and [`SendQueue`].
-    pub sockets: Vec<WorkerSocket>,
-    /// Messages that the mailbox holds.
-    pub mailbox_capacity: usize,
-    /// Tasks that may run at once; nought is a worker without an executor.
-    pub tasks_max: usize,
-    /// Told when the worker ends.
-    pub on_exit: Option<ExitHook>,
-}
-
-impl WorkerOptions {
-    /// Defaults: unpinned, model found by probing, 50 µs of coalescing, 1,024 datagram and 64 train
-    /// buffers, 1,024 messages, no tasks.
-    pub fn new(name: impl Into<String>, sockets: Vec<WorkerSocket>) -> WorkerOptions {
-        WorkerOptions {
-            name: name.into(),
-            core: None,
-            io_model: IoModel::Auto,
-            coalesce: Duration::from_micros(50),
-            spin: false,
-            client_buffers: 1024,
-            inner_buffers: 64,
-            sockets,
-            mailbox_capacity: 1024,
-            tasks_max: 0,
-            on_exit: None,
-        }
-    }
-
-    fn check(&self) -> Result<(), WorkerError> {
-        if self.sockets.len() > SOCKETS_MAX {
-            return Err(WorkerError::TooManySockets(self.sockets.len()));
-        }
-        if self.coalesce > COALESCE_MAX {
-            return Err(WorkerError::CoalesceTooLong(self.coalesce));
-        }
-        for count in [self.client_buffers, self.inner_buffers] {
-            if !count.is_power_of_two() || count > 1 << 15 {
-                return Err(WorkerError::BufferCount(count));
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Why a worker did not start.
-#[derive(Debug, Error)]
-pub enum WorkerError {
-    /// The sockets exceed what one ring is set up for.
-    #[error("{0} sockets for one worker; at most {SOCKETS_MAX}")]
-    TooManySockets(usize),
-    /// Coalescing would be felt.
-    #[error("coalescing for {0:?}; at most {COALESCE_MAX:?}")]
-    CoalesceTooLong(Duration),
-    /// The kernel takes only powers of two.
-    #[error("{0} buffers: must be a power of two up to 32768")]
-    BufferCount(u16),
-    /// Pinning failed.
-    #[error(transparent)]
-    Core(#[from] CoreError),
-    /// io_uring was asked for, or is needed for tasks, and cannot be had.
-    #[error(transparent)]
-    IoModel(#[from] IoModelError),
-    /// The task executor cannot work here.
-    #[error("the worker's tasks need io_uring: {0}")]
-    Tasks(IoModelError),
-    /// A call failed otherwise.
-    #[error("{step}: {source}")]
-    Failed {
-        /// What was being set up.
-        step: &'static str,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// The service's constructor panicked.
-    #[error("the worker panicked while starting: {0}")]
-    Panicked(String),
-}
-
-/// Why a running worker ended without being asked to.
-#[derive(Debug, Error)]
-pub enum WorkerFailure {
-    /// The service panicked, with this text.
-    #[error("worker {worker} panicked: {text}")]
-    Panicked {
-        /// The worker's name.
-        worker: String,
-        /// The panic's message.
-        text: String,
-    },
-    /// The kernel refused to go on.
-    #[error("worker {worker}: receiving failed: {source}")]
-    Receive {
-        /// The worker's name.
-        worker: String,
-        /// What the kernel said.
-        source: io::Error,
-    },
 }
 
 /// What a service may use of its worker. Given to its constructor.
@@ -303,7 +182,7 @@ where
     };
     let thread = thread::Builder::new()
         .name(name.clone())
-        .spawn(move || thread_main(options, inbox, build, &ready))
+        .spawn(move || thread_main(options, inbox, build, ready))
         .map_err(failed("thread"))?;
     match readiness.recv() {
         Ok(Ok(choice)) => {
@@ -346,7 +225,7 @@ fn thread_main<S, F>(
     mut options: WorkerOptions,
     inbox: Inbox<S::Message>,
     build: F,
-    ready: &SyncSender<Result<IoModelChoice, WorkerError>>,
+    ready: SyncSender<Result<IoModelChoice, WorkerError>>,
 ) -> Result<(), WorkerFailure>
 where
     S: Service,
@@ -354,7 +233,11 @@ where
 {
     let worker = options.name.clone();
     let on_exit = options.on_exit.take();
-    let outcome = catch_unwind(AssertUnwindSafe(|| run(options, inbox, build, ready)));
+    let report = Report {
+        ready,
+        is_started: Cell::new(false),
+    };
+    let outcome = catch_unwind(AssertUnwindSafe(|| run(options, inbox, build, &report)));
     let outcome = match outcome {
         Ok(Ok(())) => Ok(()),
         Ok(Err(source)) => Err(WorkerFailure::Receive { worker, source }),
@@ -363,13 +246,29 @@ where
             text: panic_text(&*panic).to_owned(),
         }),
     };
-    if let Err(failure) = &outcome {
-        tracing::error!(%failure, "a worker is lost");
-    }
-    if let Some(on_exit) = on_exit {
-        on_exit(outcome.as_ref().err());
+    if report.is_started.get() {
+        if let Err(failure) = &outcome {
+            tracing::error!(%failure, "a worker is lost");
+        }
+        if let Some(on_exit) = on_exit {
+            on_exit(outcome.as_ref().err());
+        }
     }
     outcome
+}
+
+/// How the thread tells its spawner whether it started: exactly once, unless it panics first.
+struct Report {
+    ready: SyncSender<Result<IoModelChoice, WorkerError>>,
+    is_started: Cell<bool>,
+}
+
+impl Report {
+    fn send(&self, outcome: Result<IoModelChoice, WorkerError>) {
+        self.is_started.set(outcome.is_ok());
+        // The spawner waits for this report, and the channel holds one, so it always arrives.
+        let _ = self.ready.send(outcome);
+    }
 }
 
 /// Sets the worker up, reports that, and runs it to its end.
@@ -377,58 +276,51 @@ fn run<S, F>(
     options: WorkerOptions,
     inbox: Inbox<S::Message>,
     build: F,
-    ready: &SyncSender<Result<IoModelChoice, WorkerError>>,
+    report: &Report,
 ) -> io::Result<()>
 where
     S: Service,
     F: FnOnce(&WorkerContext) -> S,
 {
-    // The spawner waits for exactly one report, so sending it cannot fail.
-    let report = |outcome| {
-        let _ = ready.send(outcome);
-    };
-    let ground = match Ground::prepare(&options, &inbox) {
+    let ground = match Ground::prepare(options, &inbox.wake) {
         Ok(ground) => ground,
         Err(error) => {
-            report(Err(error));
+            report.send(Err(error));
             return Ok(());
         }
     };
-    let receiver_options = ReceiverOptions {
-        sockets: options.sockets.into(),
-        client_buffers: options.client_buffers,
-        inner_buffers: options.inner_buffers,
-        coalesce: options.coalesce,
-        spin: options.spin,
-        wake: Arc::clone(&inbox.wake),
-        tasks: ground
-            .slices
-            .as_ref()
-            .map(|slices| Rc::clone(slices.readiness())),
-    };
-    let sockets = Rc::clone(&receiver_options.sockets);
-    let failed = |source| WorkerError::Failed {
-        step: "receive buffers",
-        source,
-    };
-    let choice = ground.choice.clone();
-    if choice.model == IoModel::Ring {
-        match Ring::new(&receiver_options) {
-            Ok(receiver) => {
-                let worker = Worker::new(receiver, sockets, ground, inbox, &options.core, build);
-                report(Ok(choice));
-                worker.run(options.mailbox_capacity)
-            }
-            Err(error) => Ok(report(Err(failed(error)))),
-        }
+    if ground.choice.model == IoModel::Ring {
+        let receiver = Ring::new(&ground.receiver);
+        serve(receiver, ground, inbox, build, report)
     } else {
-        match Mmsg::new(&receiver_options) {
-            Ok(receiver) => {
-                let worker = Worker::new(receiver, sockets, ground, inbox, &options.core, build);
-                report(Ok(choice));
-                worker.run(options.mailbox_capacity)
-            }
-            Err(error) => Ok(report(Err(failed(error)))),
+        let receiver = Mmsg::new(&ground.receiver);
+        serve(receiver, ground, inbox, build, report)
+    }
+}
+
+fn serve<S, R, F>(
+    receiver: io::Result<R>,
+    ground: Ground,
+    inbox: Inbox<S::Message>,
+    build: F,
+    report: &Report,
+) -> io::Result<()>
+where
+    S: Service,
+    R: IoReceiver,
+    F: FnOnce(&WorkerContext) -> S,
+{
+    match receiver {
+        Ok(receiver) => {
+            let choice = ground.choice.clone();
+            let worker = Worker::new(receiver, ground, inbox, build);
+            report.send(Ok(choice));
+            worker.run()
+        }
+        Err(source) => {
+            let step = "receive buffers";
+            report.send(Err(WorkerError::Failed { step, source }));
+            Ok(())
         }
     }
 }
@@ -436,11 +328,15 @@ where
 /// What both models stand on.
 struct Ground {
     choice: IoModelChoice,
+    core: Option<CoreId>,
+    receiver: ReceiverOptions,
     slices: Option<SliceExecutor>,
+    mailbox_capacity: usize,
 }
 
 impl Ground {
-    fn prepare<M>(options: &WorkerOptions, inbox: &Inbox<M>) -> Result<Ground, WorkerError> {
+    /// On the worker's thread: pins it, chooses the model and builds the executor.
+    fn prepare(options: WorkerOptions, wake: &Arc<WakeEvent>) -> Result<Ground, WorkerError> {
         if let Some(core) = options.core {
             pin_current_thread(core)?;
         }
@@ -448,14 +344,31 @@ impl Ground {
         let mut slices = None;
         if options.tasks_max > 0 {
             require_ring().map_err(WorkerError::Tasks)?;
-            let executor = SliceExecutor::new(options.tasks_max, Arc::clone(&inbox.wake));
             let failed = |source| WorkerError::Failed {
                 step: "task executor",
                 source,
             };
+            let executor = SliceExecutor::new(options.tasks_max, Arc::clone(wake));
             slices = Some(executor.map_err(failed)?);
         }
-        Ok(Ground { choice, slices })
+        let tasks = slices.as_ref().map(|slices| Rc::clone(slices.readiness()));
+        let receiver = ReceiverOptions {
+            sockets: options.sockets.into(),
+            client_buffers: options.client_buffers,
+            inner_buffers: options.inner_buffers,
+            coalesce: options.coalesce,
+            spin: options.spin,
+            wake: Arc::clone(wake),
+            tasks,
+        };
+        let (core, mailbox_capacity) = (options.core, options.mailbox_capacity);
+        Ok(Ground {
+            choice,
+            core,
+            receiver,
+            slices,
+            mailbox_capacity,
+        })
     }
 }
 
@@ -469,6 +382,7 @@ struct Worker<S: Service, R> {
     slices: Option<SliceExecutor>,
     sockets: Rc<[WorkerSocket]>,
     inbox: Inbox<S::Message>,
+    mailbox_capacity: usize,
     clock: Clock,
     next_publish: Instant,
     has_mail_left: bool,
@@ -476,23 +390,16 @@ struct Worker<S: Service, R> {
 }
 
 impl<S: Service, R: IoReceiver> Worker<S, R> {
-    fn new<F>(
-        receiver: R,
-        sockets: Rc<[WorkerSocket]>,
-        ground: Ground,
-        inbox: Inbox<S::Message>,
-        core: &Option<CoreId>,
-        build: F,
-    ) -> Worker<S, R>
+    fn new<F>(receiver: R, ground: Ground, inbox: Inbox<S::Message>, build: F) -> Worker<S, R>
     where
         F: FnOnce(&WorkerContext) -> S,
     {
         let context = WorkerContext {
             io_model: ground.choice.model,
-            core: *core,
+            core: ground.core,
             slices: ground.slices.as_ref().map(|slices| slices.handle().clone()),
         };
-        let mut clock = Clock::new();
+        let sockets = ground.receiver.sockets;
         Worker {
             receiver,
             queue: SendQueue::new(&sockets),
@@ -501,19 +408,20 @@ impl<S: Service, R: IoReceiver> Worker<S, R> {
             stats: IoStats::new(sockets.len()),
             sockets,
             inbox,
-            next_publish: clock.now().mono + PUBLISH_PERIOD,
-            clock,
+            mailbox_capacity: ground.mailbox_capacity,
+            clock: Clock::new(),
+            next_publish: Instant::now() + PUBLISH_PERIOD,
             has_mail_left: false,
         }
     }
 
-    fn run(mut self, mailbox_capacity: usize) -> io::Result<()> {
+    fn run(mut self) -> io::Result<()> {
         loop {
             let timeout = self.timeout();
             let tasks_ready = self.receiver.wait(timeout)?;
             let now = self.clock.now();
             self.stats.passes += 1;
-            let stop = self.handle_messages(now, mailbox_capacity);
+            let stop = self.handle_messages(now);
             self.handle_datagrams(now);
             self.handle_timeout(now);
             self.handle_tasks(now, tasks_ready);
@@ -550,19 +458,19 @@ impl<S: Service, R: IoReceiver> Worker<S, R> {
     }
 
     /// Takes messages, one mailbox full at most. Answers whether to stop.
-    fn handle_messages(&mut self, now: Now, mailbox_capacity: usize) -> bool {
+    fn handle_messages(&mut self, now: Now) -> bool {
         self.inbox.wake.acknowledge();
         // Read first: what was sent before the request to stop is in the mailbox by then.
         let stop = self.inbox.stop.load(Ordering::Acquire);
         let mut count = 0;
-        while count < mailbox_capacity {
+        while count < self.mailbox_capacity {
             let Ok(message) = self.inbox.messages.try_recv() else {
                 break;
             };
             self.service.handle_message(now, message, &mut self.queue);
             count += 1;
         }
-        self.has_mail_left = count == mailbox_capacity;
+        self.has_mail_left = count == self.mailbox_capacity;
         self.stats.messages += count as u64;
         stop
     }
@@ -619,17 +527,5 @@ pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> &str {
         text
     } else {
         "a panic without a message"
-    }
-}
-
-impl fmt::Debug for WorkerOptions {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("WorkerOptions")
-            .field("name", &self.name)
-            .field("core", &self.core)
-            .field("io_model", &self.io_model)
-            .field("sockets", &self.sockets)
-            .finish_non_exhaustive()
     }
 }

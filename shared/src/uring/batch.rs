@@ -1,8 +1,8 @@
 //! One received batch: what both receive models hand to the service.
 //!
 //! Invariant: an entry points into a slot that the kernel has filled and that its model leases to
-//! user space until the model is next waited on. The batch lives inside the model and is lent out by
-//! shared reference, so the borrow checker keeps every payload from outliving its lease.
+//! user space until the model is next waited on. The batch lives inside the model and is lent out
+//! by shared reference, so the borrow checker keeps every payload from outliving its lease.
 
 #![allow(unsafe_code)]
 

@@ -103,7 +103,8 @@ impl BufferRing {
         self.slots.at(usize::from(id) * self.slot_bytes)
     }
 
-    /// Writes the entry that gives slot `id` back. It counts once [`BufferRing::publish`] is called.
+    /// Writes the entry that gives slot `id` back. It counts once [`BufferRing::publish`] is
+    /// called.
     #[inline]
     pub(crate) fn give(&mut self, id: u16) {
         assert!(
@@ -127,8 +128,9 @@ impl BufferRing {
     #[inline]
     pub(crate) fn publish(&self) {
         let base = self.entries.base().cast::<BufRingEntry>();
-        // SAFETY: the base is the first entry of a live ring, whose tail lies in its last two bytes,
-        // aligned for a u16. The kernel reads it with acquire semantics, hence the release store.
+        // SAFETY: the base is the first entry of a live ring, whose tail lies in its last two
+        // bytes, aligned for a u16. The kernel reads it with acquire semantics, hence the release
+        // store.
         unsafe {
             let tail = BufRingEntry::tail(base.as_ptr()).cast::<AtomicU16>();
             (*tail).store(self.tail, Ordering::Release);

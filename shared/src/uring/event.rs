@@ -1,9 +1,9 @@
 //! Waking a worker from another thread: an eventfd, written at most once a sleep.
 //!
-//! Whoever has something for the worker publishes it first and calls [`WakeEvent::wake`] second. The
-//! worker acknowledges first and looks second. A flag beside the descriptor saves the system call
-//! while a wake-up is under way already; both sides change it by a swap, so a publisher that finds
-//! the flag raised is seen by the acknowledgement that lowers it.
+//! Whoever has something for the worker publishes it first and calls [`WakeEvent::wake`] second.
+//! The worker acknowledges first and looks second. A flag beside the descriptor saves the system
+//! call while a wake-up is under way already; both sides change it by a swap, so a publisher that
+//! finds the flag raised is seen by the acknowledgement that lowers it.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};

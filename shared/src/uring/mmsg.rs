@@ -1,9 +1,9 @@
 //! The plain receive model: `ppoll`, then `recvmmsg` on every readable socket.
 //!
 //! For hosts on which io_uring is switched off or filtered, behind the same seam as
-//! [`super::ring`]. Slots hold as much as the ring's, so both cut the same datagrams. The slots of a
-//! kind are shared out between the readable sockets of a pass, from a rotating start, so that a busy
-//! socket cannot keep the others from their turn.
+//! [`super::ring`]. Slots hold as much as the ring's, so both cut the same datagrams. The slots of
+//! a kind are shared out between the readable sockets of a pass, from a rotating start, so that a
+//! busy socket cannot keep the others from their turn.
 
 #![allow(unsafe_code)]
 
@@ -235,7 +235,8 @@ impl Slots {
         let vectors = self.vectors.as_mut_ptr();
         for index in range.clone() {
             let payload = self.payloads.at(index * self.payload_bytes);
-            // SAFETY: the assertion keeps `index` inside all three vectors, which are of one length.
+            // SAFETY: the assertion keeps `index` inside all three vectors, which are of one
+            // length.
             let (name, control, vector) =
                 unsafe { (names.add(index), controls.add(index), vectors.add(index)) };
             // SAFETY: in bounds, as shown, and written through no reference.
@@ -255,8 +256,8 @@ impl Slots {
             header.msg_flags = 0;
         }
         let headers = &mut self.headers[range];
-        // SAFETY: the `count` headers were just filled with pointers to names, control areas, vectors
-        // and payload slots of `self`, each with its true length, which live past the call.
+        // SAFETY: the `count` headers were just filled with pointers to names, control areas,
+        // vectors and payload slots of `self`, each with its true length, which live past the call.
         let received = check(unsafe {
             libc::recvmmsg(
                 socket.as_raw_fd(),
@@ -272,7 +273,7 @@ impl Slots {
     /// What was received into a slot. `None` if the sender has no IP address.
     fn entry(&self, index: usize, socket: usize) -> Option<Entry> {
         let header = &self.headers[index];
-        let control_bytes = (header.msg_hdr.msg_controllen as usize).min(RECEIVE_BYTES);
+        let control_bytes = RECEIVE_BYTES.min(header.msg_hdr.msg_controllen);
         let payload = self.payloads.at(index * self.payload_bytes);
         Some(Entry {
             payload: payload.as_ptr(),

@@ -41,7 +41,8 @@ impl Region {
         }
         let base: NonNull<u8> =
             NonNull::new(base.cast()).expect("invariant: mmap never maps page nought");
-        // SAFETY: the range is the mapping made above. Huge pages are a hint; a refusal is harmless.
+        // SAFETY: the range is the mapping made above. Huge pages are a hint; a refusal is
+        // harmless.
         unsafe { libc::madvise(base.as_ptr().cast(), length_bytes, libc::MADV_HUGEPAGE) };
         Ok(Region { base, length_bytes })
     }

@@ -1,16 +1,17 @@
 //! The io_uring receive model: one wait for everything.
 //!
 //! A multishot `recvmsg` a socket fills slots of two buffer rings (datagram-size for the clients'
-//! side, train-size for the inner leg); a one-shot read of the wake-up eventfd and a one-shot poll of
-//! the tasks' descriptor share the wait. A multishot receive ends when the buffers run out, on an
-//! ICMP error and after an empty datagram: whatever is found ended is armed again before the next
-//! wait, and counted, so no error can leave a socket silent.
+//! side, train-size for the inner leg); a one-shot read of the wake-up eventfd and a one-shot poll
+//! of the tasks' descriptor share the wait. A multishot receive ends when the buffers run out, on
+//! an ICMP error and after an empty datagram: whatever is found ended is armed again before the
+//! next wait, and counted, so no error can leave a socket silent.
 //!
 //! Buffers are given back at the start of a wait, after the batch that leased them was handled.
 //! With `DEFER_TASKRUN` the kernel receives only inside our own wait, so the batch is never raced.
 //!
 //! Kernel: Linux 6.1 (`DEFER_TASKRUN`; multishot recvmsg is of 6.0, buffer rings of 5.19). Newer
-//! features degrade: `NO_SQARRAY` (6.6) is left out, without minimum waits (6.12) nothing coalesces.
+//! features degrade: `NO_SQARRAY` (6.6) is left out, without minimum waits (6.12) nothing
+//! coalesces.
 
 #![allow(unsafe_code)]
 
@@ -293,8 +294,8 @@ impl Ring {
         let entry = slot
             .filter(|_| filled >= SLOT_HEADER_BYTES)
             .and_then(|(slot, slot_bytes)| {
-                // SAFETY: the kernel completed the receive into this slot of `slot_bytes`, of which it
-                // wrote the header and the payload, and writes no more until it is given back.
+                // SAFETY: the kernel completed the receive into this slot of `slot_bytes`, of which
+                // it wrote the header and the payload, and writes no more until it is given back.
                 unsafe { decode(index, slot, slot_bytes) }
             });
         match entry {
@@ -309,7 +310,8 @@ impl Ring {
         Ok(())
     }
 
-    /// Counts an error that the next datagram is not harmed by; returns one that would come for ever.
+    /// Counts an error that the next datagram is not harmed by; returns one that would come for
+    /// ever.
     fn receive_failed(&mut self, index: usize, errno: i32) -> io::Result<()> {
         match errno {
             libc::ENOBUFS => self.no_buffers += 1,
@@ -387,8 +389,8 @@ unsafe fn decode(socket: usize, slot: NonNull<u8>, slot_bytes: usize) -> Option<
 
 /// An io_uring instance, with a submitter that remembers the registered ring descriptor.
 ///
-/// The crate keeps that registration in the `Submitter`, which borrows the instance; so the instance
-/// is boxed, leaked for that borrow, and taken back on drop.
+/// The crate keeps that registration in the `Submitter`, which borrows the instance; so the
+/// instance is boxed, leaked for that borrow, and taken back on drop.
 struct Instance {
     submitter: Submitter<'static>,
     ring: NonNull<IoUring>,
@@ -397,8 +399,8 @@ struct Instance {
 impl Instance {
     fn new(completions: u32, spin: bool) -> io::Result<Instance> {
         let ring = NonNull::from(Box::leak(Box::new(build(completions, spin)?)));
-        // SAFETY: the box was just leaked, so the reference is valid until `drop` takes it back, and
-        // only shared references to it are made until then.
+        // SAFETY: the box was just leaked, so the reference is valid until `drop` takes it back,
+        // and only shared references to it are made until then.
         let mut submitter = unsafe { ring.as_ref() }.submitter();
         // Saves a reference count on each entry; kernels before 5.18 go without.
         let _ = submitter.register_ring_fd();
@@ -485,8 +487,8 @@ impl Drop for Instance {
     }
 }
 
-/// A wait that ended by its timeout or a signal is no failure; nor is a full completion queue, which
-/// is reaped next, or a kernel short of memory, which is asked again.
+/// A wait that ended by its timeout or a signal is no failure; nor is a full completion queue,
+/// which is reaped next, or a kernel short of memory, which is asked again.
 fn expected(entered: io::Result<usize>) -> io::Result<()> {
     match entered {
         Ok(_) => Ok(()),

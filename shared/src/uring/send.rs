@@ -4,10 +4,10 @@
 //! from [`Sends::push`] until the flush, which is synchronous, so the buffers of the received batch
 //! may be sent from and recycled right after.
 //!
-//! One destination's trouble never stops the others: an error is charged to the datagram at the head
-//! of the rest, which is retried or given up, and the rest goes on. A full send buffer is waited for,
-//! [`WOULD_BLOCK_BUDGET`] a flush, then the rest is dropped and counted. A kernel or device that
-//! refuses `UDP_SEGMENT` has its trains cut up here from then on.
+//! One destination's trouble never stops the others: an error is charged to the datagram at the
+//! head of the rest, which is retried or given up, and the rest goes on. A full send buffer is
+//! waited for, [`WOULD_BLOCK_BUDGET`] a flush, then the rest is dropped and counted. A kernel or
+//! device that refuses `UDP_SEGMENT` has its trains cut up here from then on.
 
 #![allow(unsafe_code)]
 
@@ -490,5 +490,242 @@ impl Patience {
         }
         let mut interests = [Interest::write(socket.as_fd())];
         poll(&mut interests, Some(left)).is_ok() && interests[0].is_ready()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::uring::syscall::set_option;
+    use crate::uring::{UdpOptions, open_udp};
+    use std::net::{Ipv4Addr, UdpSocket as Peer};
+
+    fn queue(bind: &str) -> (Rc<[WorkerSocket]>, SendQueue) {
+        let socket = open_udp(&UdpOptions::new(bind.parse().unwrap())).unwrap();
+        let sockets: Rc<[WorkerSocket]> = vec![WorkerSocket {
+            socket,
+            large: false,
+        }]
+        .into();
+        let queue = SendQueue::new(&sockets);
+        (sockets, queue)
+    }
+
+    fn peer() -> (Peer, SocketAddr) {
+        let peer = Peer::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        peer.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let address = peer.local_addr().unwrap();
+        (peer, address)
+    }
+
+    fn plain(to: SocketAddr, payload: &[u8]) -> Send<'_> {
+        Send {
+            socket: 0,
+            to,
+            from_ip: None,
+            traffic_class: 0,
+            segment_bytes: None,
+            item_count: 1,
+            payload,
+        }
+    }
+
+    fn receive(peer: &Peer) -> Vec<u8> {
+        let mut buffer = [0; 2048];
+        let length = peer.recv(&mut buffer).unwrap();
+        buffer[..length].to_vec()
+    }
+
+    #[test]
+    fn a_lane_flushes_itself_when_full_and_the_rest_on_drop() {
+        let (_sockets, mut queue) = queue("127.0.0.1:0");
+        let (peer, to) = peer();
+        set_option(
+            peer.as_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_RCVBUFFORCE,
+            8 << 20,
+        )
+        .unwrap();
+        let payloads: Vec<[u8; 4]> = (0..600u32).map(u32::to_be_bytes).collect();
+        let mut sends = queue.begin();
+        for payload in &payloads[..=LANE_SLOTS] {
+            sends.push(plain(to, payload));
+        }
+        assert_eq!(
+            receive(&peer),
+            payloads[0],
+            "sent before any flush was asked for"
+        );
+        for payload in &payloads[LANE_SLOTS + 1..] {
+            sends.push(plain(to, payload));
+        }
+        drop(sends);
+        for payload in &payloads[1..] {
+            assert_eq!(receive(&peer), payload);
+        }
+        assert_eq!(queue.stats(0).sent_datagrams, 600);
+        assert_eq!(queue.stats(0).sent_calls, 3);
+        assert_eq!(queue.stats(0).dropped(), 0);
+    }
+
+    #[test]
+    fn an_error_left_by_one_destination_costs_no_other_its_datagram() {
+        let (sockets, mut queue) = queue("127.0.0.1:0");
+        let own = sockets[0].socket.as_fd();
+        set_option(own, libc::IPPROTO_IP, libc::IP_RECVERR, 1).unwrap();
+        let (peer, to) = peer();
+        let closed = Peer::bind((Ipv4Addr::LOCALHOST, 0))
+            .unwrap()
+            .local_addr()
+            .unwrap();
+        for round in 0..20u8 {
+            let payload = [round];
+            let mut sends = queue.begin();
+            sends.push(plain(closed, b"nobody"));
+            sends.push(plain(to, &payload));
+            sends.flush();
+            drop(sends);
+            assert_eq!(receive(&peer), payload);
+        }
+        assert_eq!(queue.stats(0).sent_datagrams, 40);
+        assert_eq!(queue.stats(0).dropped(), 0);
+    }
+
+    #[test]
+    fn an_unreachable_destination_is_dropped_and_counted_and_the_rest_goes_on() {
+        let (_sockets, mut queue) = queue("127.0.0.1:0");
+        let (peer, to) = peer();
+        let mut sends = queue.begin();
+        // A socket bound to loopback has no way to the outside.
+        sends.push(plain("203.0.113.1:9".parse().unwrap(), b"far"));
+        sends.push(plain("127.0.0.1:0".parse().unwrap(), b"port nought"));
+        sends.push(plain(to, b"near"));
+        drop(sends);
+        assert_eq!(receive(&peer), b"near");
+        let stats = queue.stats(0);
+        assert_eq!(stats.sent_datagrams, 1);
+        assert_eq!(stats.dropped(), 2, "{stats:?}");
+        assert_eq!(stats.items_failed, 2);
+    }
+
+    #[test]
+    fn a_datagram_longer_than_udp_carries_is_dropped_alone() {
+        let (_sockets, mut queue) = queue("127.0.0.1:0");
+        let (peer, to) = peer();
+        let long = vec![0; 70_000];
+        let mut sends = queue.begin();
+        sends.push(plain(to, &long));
+        sends.push(plain(to, b"short"));
+        drop(sends);
+        assert_eq!(receive(&peer), b"short");
+        assert_eq!(queue.stats(0).dropped_other, 1);
+    }
+
+    #[test]
+    fn refused_segmentation_is_done_here_from_then_on() {
+        let (sockets, mut queue) = queue("127.0.0.1:0");
+        // Linux refuses UDP_SEGMENT with EINVAL on a socket that sends without checksums.
+        set_option(
+            sockets[0].socket.as_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_NO_CHECK,
+            1,
+        )
+        .unwrap();
+        let (peer, to) = peer();
+        let payload: Vec<u8> = (0..10).flat_map(|index| [index; 100]).collect();
+        for round in 1..=2 {
+            let mut send = plain(to, &payload[..950]);
+            send.segment_bytes = Some(100);
+            send.item_count = 20;
+            queue.begin().push(send);
+            for expected in payload[..950].chunks(100) {
+                assert_eq!(receive(&peer), expected);
+            }
+            assert_eq!(queue.segmentation(), Segmentation::UserSpace);
+            assert_eq!(
+                queue.stats(0).segmentation_refused,
+                1,
+                "refused once, never asked again"
+            );
+            assert_eq!(queue.stats(0).sent_datagrams, 10 * round);
+        }
+        assert_eq!(queue.stats(0).dropped(), 0);
+    }
+
+    #[test]
+    fn a_train_with_more_datagrams_than_the_kernel_takes_goes_in_several() {
+        let (_sockets, mut queue) = queue("127.0.0.1:0");
+        let (peer, to) = peer();
+        let payload: Vec<u8> = (0..150u8).flat_map(|index| [index; 10]).collect();
+        let mut send = plain(to, &payload);
+        send.segment_bytes = Some(10);
+        queue.begin().push(send);
+        for expected in payload.chunks(10) {
+            assert_eq!(receive(&peer), expected);
+        }
+        assert_eq!(queue.segmentation(), Segmentation::Kernel);
+        assert_eq!(queue.stats(0).sent_datagrams, 150);
+    }
+
+    #[test]
+    fn a_train_too_wide_for_its_way_is_cut_here_without_giving_up_on_segmentation() {
+        let (sockets, mut queue) = queue("[::1]:0");
+        set_option(
+            sockets[0].socket.as_fd(),
+            libc::IPPROTO_IPV6,
+            libc::IPV6_MTU,
+            1280,
+        )
+        .unwrap();
+        let peer = Peer::bind("[::1]:0").unwrap();
+        peer.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let payload: Vec<u8> = (0..4u8).flat_map(|index| [index; 1_400]).collect();
+        let mut send = plain(peer.local_addr().unwrap(), &payload);
+        send.segment_bytes = Some(1_400);
+        send.item_count = 8;
+        queue.begin().push(send);
+        for expected in payload.chunks(1_400) {
+            assert_eq!(receive(&peer), expected);
+        }
+        assert_eq!(queue.segmentation(), Segmentation::Kernel);
+        let stats = queue.stats(0);
+        assert_eq!((stats.sent_datagrams, stats.segmentation_refused), (4, 1));
+        assert_eq!((stats.dropped(), stats.items_failed), (0, 0));
+    }
+
+    #[test]
+    fn a_leaked_batch_is_forgotten_rather_than_sent_from_freed_memory() {
+        let (_sockets, mut queue) = queue("127.0.0.1:0");
+        let (peer, to) = peer();
+        {
+            let payload = vec![1; 10];
+            let mut sends = queue.begin();
+            sends.push(plain(to, &payload));
+            mem::forget(sends);
+        }
+        queue.begin().push(plain(to, b"kept"));
+        assert_eq!(receive(&peer), b"kept");
+    }
+
+    #[test]
+    fn errors_are_charged_to_whom_they_belong() {
+        let of = |errno, is_train| Refusal::of(&io::Error::from_raw_os_error(errno), is_train);
+        assert_eq!(of(libc::EAGAIN, false), Refusal::WouldBlock);
+        assert_eq!(of(libc::ECONNREFUSED, true), Refusal::Unreachable);
+        assert_eq!(of(libc::EIO, true), Refusal::Train);
+        assert_eq!(of(libc::EIO, false), Refusal::Other);
+        assert_eq!(of(libc::EMSGSIZE, true), Refusal::TrainTooWide);
+        assert_eq!(of(libc::EMSGSIZE, false), Refusal::Other);
+        assert_eq!(of(libc::EPERM, false), Refusal::Other);
+        assert_eq!(of(libc::EINTR, true), Refusal::Retry);
+    }
+
+    #[test]
+    fn shares_are_even_and_add_up() {
+        assert_eq!(even_shares(10, 4).collect::<Vec<_>>(), [2, 3, 2, 3]);
+        assert_eq!(even_shares(1, 3).sum::<u32>(), 1);
+        assert_eq!(even_shares(5, 0).count(), 0);
     }
 }

@@ -170,8 +170,9 @@ pub fn open_udp(options: &UdpOptions) -> Result<UdpSocket, SocketError> {
 
 /// Opens `count` sockets that share one address, in the order in which steering counts them.
 ///
-/// The first binds alone, and only then is sharing allowed: a second process of the same user, which
-/// `SO_REUSEPORT` alone would let in to take half of the clients, gets [`SocketError::AddressInUse`].
+/// The first binds alone, and only then is sharing allowed: a second process of the same user,
+/// which `SO_REUSEPORT` alone would let in to take half of the clients, gets
+/// [`SocketError::AddressInUse`].
 ///
 /// Errors: as [`open_udp`].
 pub fn open_udp_group(options: &UdpOptions, count: usize) -> Result<Vec<UdpSocket>, SocketError> {
@@ -400,5 +401,129 @@ impl UdpSocket {
         }
         self.granted_receive_buffer_bytes = receive;
         self.granted_send_buffer_bytes = send;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::uring::attach_shard_steering;
+    use std::net::{Ipv4Addr, UdpSocket as Peer};
+    use std::time::Duration;
+
+    fn loopback() -> UdpOptions {
+        UdpOptions::new((Ipv4Addr::LOCALHOST, 0).into())
+    }
+
+    fn standard(socket: UdpSocket) -> Peer {
+        let socket = Peer::from(socket.descriptor);
+        socket
+            .set_read_timeout(Some(Duration::from_secs(5)))
+            .unwrap();
+        socket
+    }
+
+    #[test]
+    fn a_taken_address_is_an_error_that_names_it_and_the_remedy() {
+        let taken = open_udp(&loopback()).unwrap();
+        let mut options = loopback();
+        options.bind = taken.local_addr();
+        let error = open_udp(&options).unwrap_err();
+        assert!(matches!(error, SocketError::AddressInUse { address } if address == options.bind));
+        assert!(
+            error.to_string().contains(&options.bind.to_string()),
+            "{error}"
+        );
+        assert_eq!(io::Error::from(error).kind(), io::ErrorKind::AddrInUse);
+    }
+
+    #[test]
+    fn a_second_group_on_the_same_port_is_refused_rather_than_sharing_the_clients() {
+        let group = open_udp_group(&loopback(), 2).unwrap();
+        let mut options = loopback();
+        options.bind = group[0].local_addr();
+        let error = open_udp_group(&options, 2).unwrap_err();
+        assert!(matches!(error, SocketError::AddressInUse { .. }), "{error}");
+    }
+
+    #[test]
+    fn an_address_of_another_host_is_an_error_that_says_so() {
+        let mut options = loopback();
+        options.bind = "192.0.2.1:0".parse().unwrap();
+        let error = open_udp(&options).unwrap_err();
+        assert!(
+            matches!(error, SocketError::AddressNotAvailable { .. }),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn ipv4_and_ipv6_wildcards_share_a_port() {
+        let v4 = open_udp(&UdpOptions::new("0.0.0.0:0".parse().unwrap())).unwrap();
+        let port = v4.local_addr().port();
+        let v6 = open_udp(&UdpOptions::new(format!("[::]:{port}").parse().unwrap()));
+        assert!(v6.is_ok(), "{v6:?}");
+    }
+
+    #[test]
+    fn the_granted_buffers_are_reported() {
+        let mut options = loopback();
+        options.receive_buffer_bytes = 150_000;
+        options.send_buffer_bytes = 140_000;
+        let socket = open_udp(&options).unwrap();
+        assert_eq!(socket.granted_receive_buffer_bytes(), 150_000);
+        assert_eq!(socket.granted_send_buffer_bytes(), 140_000);
+    }
+
+    #[test]
+    fn datagrams_dropped_by_a_full_buffer_are_counted() {
+        let mut options = loopback();
+        options.receive_buffer_bytes = 4_096;
+        let socket = open_udp(&options).unwrap();
+        assert_eq!(socket.dropped_datagrams(), 0);
+        let peer = Peer::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        for _ in 0..100 {
+            peer.send_to(&[0; 1_000], socket.local_addr()).unwrap();
+        }
+        let dropped = socket.dropped_datagrams();
+        assert!(
+            (50..100).contains(&dropped),
+            "{dropped} of 100 that 8 KiB cannot hold"
+        );
+    }
+
+    #[test]
+    fn steering_delivers_to_the_socket_that_the_byte_names() {
+        let group = open_udp_group(&loopback(), 4).unwrap();
+        attach_shard_steering(&group, 2).unwrap();
+        let address = group[0].local_addr();
+        let group: Vec<Peer> = group.into_iter().map(standard).collect();
+        for sender in 0..8u8 {
+            let peer = Peer::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+            for shard in 0..4u8 {
+                peer.send_to(&[9, 9, shard, sender], address).unwrap();
+                let mut buffer = [0; 8];
+                let length = group[usize::from(shard)].recv(&mut buffer).unwrap();
+                assert_eq!(buffer[..length], [9, 9, shard, sender]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_datagram_too_short_to_steer_goes_to_the_first_socket() {
+        let group = open_udp_group(&loopback(), 3).unwrap();
+        attach_shard_steering(&group, 2).unwrap();
+        let address = group[0].local_addr();
+        let peer = Peer::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        peer.send_to(&[7], address).unwrap();
+        let first = standard(group.into_iter().next().unwrap());
+        let mut buffer = [0; 8];
+        assert_eq!(first.recv(&mut buffer).unwrap(), 1);
+    }
+
+    #[test]
+    fn steering_an_empty_group_is_an_error() {
+        let error = attach_shard_steering(&[], 2).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     }
 }

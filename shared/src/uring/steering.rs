@@ -9,8 +9,8 @@
 //!
 //! Offset 0 is the first byte of the payload. A result past the group's end falls back to the
 //! kernel's hash; a datagram too short for the load goes to socket 0; closing a socket moves the
-//! last of the group into its place. So steering is for the inner leg, where the senders are our own
-//! and the group lives as long as its process: on a public port a client could choose its core.
+//! last of the group into its place. So steering is for the inner leg, where the senders are our
+//! own and the group lives as long as its process: on a public port a client could choose its core.
 
 use super::socket::UdpSocket;
 use super::syscall::attach_reuseport_filter;
@@ -23,8 +23,9 @@ const RETURN_ACCUMULATOR: u16 = (libc::BPF_RET | libc::BPF_A) as u16;
 
 /// Steers by the payload byte at `offset` to the socket with that index in `group`.
 ///
-/// `group` must be the whole group in the order of binding, as [`super::open_udp_group`] returns it.
-/// Errors: what the kernel says to `SO_ATTACH_REUSEPORT_CBPF`; `InvalidInput` for an empty group.
+/// `group` must be the whole group in the order of binding, as [`super::open_udp_group`] returns
+/// it. Errors: what the kernel says to `SO_ATTACH_REUSEPORT_CBPF`; `InvalidInput` for an empty
+/// group.
 pub fn attach_shard_steering(group: &[UdpSocket], offset: u32) -> io::Result<()> {
     let Some(first) = group.first() else {
         return Err(io::Error::new(

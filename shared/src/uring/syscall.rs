@@ -197,7 +197,7 @@ pub(crate) fn poll(interests: &mut [Interest<'_>], timeout: Option<Duration>) ->
 pub(crate) fn timespec(duration: Duration) -> libc::timespec {
     libc::timespec {
         tv_sec: libc::time_t::try_from(duration.as_secs()).unwrap_or(libc::time_t::MAX),
-        tv_nsec: libc::c_long::from(duration.subsec_nanos() as i32),
+        tv_nsec: libc::c_long::from(duration.subsec_nanos().cast_signed()),
     }
 }
 

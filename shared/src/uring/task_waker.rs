@@ -3,6 +3,9 @@
 //! Inside a run a wake-up goes straight to the executor. Outside one, and from other threads, it is
 //! noted on a list that the next run carries out first, and other threads write the worker's
 //! eventfd. A task is on the list at most once, so the list is bounded by the number of tasks.
+//!
+//! A run that has polled [`RUN_POLLS_MAX`] times notes further wake-ups for the next run, too. So
+//! tasks that wake themselves or each other without end share the thread instead of owning it.
 
 use super::event::WakeEvent;
 use std::cell::Cell;
@@ -14,9 +17,28 @@ use std::task::{Wake, Waker};
 /// Numbers the executors of the process; nought is none.
 static NEXT_EXECUTOR: AtomicU64 = AtomicU64::new(1);
 
+/// Polls of a run after which wake-ups wait for the next: as many tasks as a batch has datagrams.
+const RUN_POLLS_MAX: u32 = 256;
+
 thread_local! {
-    /// The executor that lives on this thread, and whether it is running.
-    static HERE: Cell<(u64, bool)> = const { Cell::new((0, false)) };
+    static HERE: Cell<Here> = const { Cell::new(Here { executor: 0, polls_left: 0 }) };
+}
+
+/// The executor that lives on a thread.
+#[derive(Debug, Clone, Copy)]
+struct Here {
+    executor: u64,
+    /// Nought outside a run.
+    polls_left: u32,
+}
+
+/// Counts a poll of a task against its run.
+pub(crate) fn note_poll() {
+    let here = HERE.get();
+    HERE.set(Here {
+        polls_left: here.polls_left.saturating_sub(1),
+        ..here
+    });
 }
 
 /// The wake-ups of one executor.
@@ -32,7 +54,10 @@ impl Wakeups {
     /// For an executor on the calling thread, with at most `tasks_max` tasks.
     pub(crate) fn new(event: Arc<WakeEvent>, tasks_max: usize) -> Arc<Wakeups> {
         let executor = NEXT_EXECUTOR.fetch_add(1, Ordering::Relaxed);
-        HERE.set((executor, false));
+        HERE.set(Here {
+            executor,
+            polls_left: 0,
+        });
         Arc::new(Wakeups {
             executor,
             event,
@@ -82,7 +107,10 @@ pub(crate) struct RunMark {
 impl RunMark {
     /// Marks the beginning of a run on the thread that the executor was built on.
     pub(crate) fn new(wakeups: &Wakeups) -> RunMark {
-        HERE.set((wakeups.executor, true));
+        HERE.set(Here {
+            executor: wakeups.executor,
+            polls_left: RUN_POLLS_MAX,
+        });
         RunMark {
             executor: wakeups.executor,
         }
@@ -91,7 +119,10 @@ impl RunMark {
 
 impl Drop for RunMark {
     fn drop(&mut self) {
-        HERE.set((self.executor, false));
+        HERE.set(Here {
+            executor: self.executor,
+            polls_left: 0,
+        });
     }
 }
 
@@ -152,9 +183,13 @@ impl Wake for TaskWaker {
 
     fn wake_by_ref(self: &Arc<Self>) {
         // A thread that is being torn down has no executor any more.
-        let (executor, is_running) = HERE.try_with(Cell::get).unwrap_or((0, false));
-        let is_here = executor == self.wakeups.executor;
-        if is_here && is_running {
+        let nowhere = Here {
+            executor: 0,
+            polls_left: 0,
+        };
+        let here = HERE.try_with(Cell::get).unwrap_or(nowhere);
+        let is_here = here.executor == self.wakeups.executor;
+        if is_here && here.polls_left > 0 {
             self.wake_target();
             return;
         }
