@@ -63,8 +63,11 @@ fn write_served(
     default: SocketAddr,
     first: bool,
 ) {
-    let formats = lines.first().and_then(|line| line.splitn(4, ' ').nth(3));
-    text.push_str(&section.answer_line(default.port(), formats));
+    let formats = lines
+        .first()
+        .and_then(|line| line.splitn(4, ' ').nth(3))
+        .unwrap_or("0");
+    push_line(text, &section.served_line(default.port(), formats));
     let family = if default.is_ipv4() { "IP4" } else { "IP6" };
     push_line(text, &format!("c=IN {family} {}", default.ip()));
     for line in lines.iter().skip(1) {
@@ -80,7 +83,7 @@ fn write_served(
 }
 
 fn write_refused(text: &mut String, section: &Section) {
-    text.push_str(&section.answer_line(0, None));
+    push_line(text, &section.refused_line());
     push_line(text, "c=IN IP4 0.0.0.0");
     if let Some(mid) = section.mid() {
         push_line(text, &format!("a=mid:{mid}"));

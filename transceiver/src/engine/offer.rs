@@ -10,7 +10,7 @@
 
 use std::fmt::Write as _;
 
-use super::rtpmap::{Codec, RtpMap};
+use super::rtpmap::{Codec, EventRange, RtpMap};
 
 /// Largest offer that is read. Chrome with many transceivers and gathered candidates was seen to
 /// send 112 KB.
@@ -23,6 +23,8 @@ const SECTIONS_MAX: usize = 64;
 const TOKEN_BYTES_MAX: usize = 64;
 /// The MID header extension in its one-byte form carries at most 16 bytes (RFC 8285, 4.2).
 const MID_BYTES_MAX: usize = 16;
+/// Ranges of telephone events taken from one section: one for each clock rate and one to spare.
+const EVENT_RANGES_MAX: usize = 3;
 /// SSRCs taken from one section: a microphone has one, and a change of device adds one.
 const SSRCS_MAX: usize = 4;
 /// Shortest and longest ICE ufrag and password (RFC 8839, 5.4).
@@ -105,6 +107,7 @@ pub(super) struct Section {
     direction: Option<Direction>,
     transport: Transport,
     rtpmaps: Vec<RtpMap>,
+    event_ranges: Vec<EventRange>,
     /// `(id, uri)` of the header extensions the engine knows.
     extensions: Vec<(u8, &'static str)>,
     ssrcs: Vec<u32>,
@@ -516,6 +519,7 @@ impl Section {
             direction: None,
             transport: Transport::default(),
             rtpmaps: Vec::new(),
+            event_ranges: Vec::new(),
             extensions: Vec::new(),
             ssrcs: Vec::new(),
             message_bytes_max: MESSAGE_BYTES_DEFAULT,
@@ -567,16 +571,12 @@ impl Section {
         }
     }
 
+    /// Firefox writes `a=fmtp` in front of the `a=rtpmap` it belongs to, so it is only noted.
     fn read_fmtp(&mut self, value: &str) {
-        let Some((payload_type, parameters)) = value.split_once(char::is_whitespace) else {
-            return;
-        };
-        let known = self
-            .rtpmaps
-            .iter_mut()
-            .find(|map| payload_type == map.payload_type.to_string());
-        if let Some(map) = known {
-            map.read_fmtp(parameters.trim());
+        if let Some(range) = EventRange::parse(value)
+            && self.event_ranges.len() < EVENT_RANGES_MAX
+        {
+            self.event_ranges.push(range);
         }
     }
 
@@ -638,11 +638,21 @@ impl Section {
         self.served
     }
 
-    /// The m-line of the answer: the offer's own words, `port` 0 refusing it (RFC 3264, 6).
-    pub(super) fn answer_line(&self, port: u16, formats: Option<&str>) -> String {
-        let offered = || self.formats.join(" ");
-        let formats = formats.map_or_else(offered, str::to_owned);
-        format!("m={} {port} {} {formats}\r\n", self.kind, self.protocol)
+    /// The m-line of an answer that serves this section with `formats`.
+    pub(super) fn served_line(&self, port: u16, formats: &str) -> String {
+        format!("m={} {port} {} {formats}", self.kind, self.protocol)
+    }
+
+    /// The m-line of an answer that refuses this section (RFC 3264, 6). It must list a format,
+    /// which means nothing; for RTP the one that needs no `a=rtpmap`, which strict readers want.
+    pub(super) fn refused_line(&self) -> String {
+        let rtp = self.protocol.contains("RTP/");
+        let format = if rtp {
+            "0"
+        } else {
+            self.formats.first().map_or("0", String::as_str)
+        };
+        format!("m={} 0 {} {format}", self.kind, self.protocol)
     }
 
     /// The offered mid.
@@ -704,7 +714,7 @@ impl Section {
                 format_args!("a={}\r\na=rtcp-mux\r\n", direction.attribute()),
             );
             for map in &self.rtpmaps {
-                map.write(text);
+                map.write(&self.event_ranges, text);
             }
             for (id, uri) in &self.extensions {
                 push(text, format_args!("a=extmap:{id} {uri}\r\n"));

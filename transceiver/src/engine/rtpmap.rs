@@ -20,8 +20,26 @@ pub(super) enum Codec {
 pub(super) struct RtpMap {
     pub(super) payload_type: u8,
     pub(super) codec: Codec,
-    /// Highest event of a telephone-event range `0-x`.
-    event_max: Option<u8>,
+}
+
+/// `a=fmtp` of telephone events: a payload type, and the highest event of its range `0-x`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct EventRange {
+    payload_type: u8,
+    event_max: u8,
+}
+
+impl EventRange {
+    /// `<payload type> 0-<highest>`, or `None` for any other parameters. Those of Opus say what
+    /// the client can receive, and what is sent to it was made for it, so they are not needed.
+    pub(super) fn parse(value: &str) -> Option<Self> {
+        let (payload_type, parameters) = value.split_once(char::is_whitespace)?;
+        let event_max = parameters.trim().strip_prefix("0-")?.parse().ok()?;
+        Some(Self {
+            payload_type: payload_type.parse().ok()?,
+            event_max,
+        })
+    }
 }
 
 impl RtpMap {
@@ -41,22 +59,14 @@ impl RtpMap {
         Some(Self {
             payload_type,
             codec,
-            event_max: None,
         })
     }
 
-    /// Takes the event range of a telephone-event; Opus parameters say what the client can
-    /// receive, and what is sent to it was made for it, so they are not needed.
-    pub(super) fn read_fmtp(&mut self, parameters: &str) {
-        if let (Codec::TelephoneEvent(_), Some(max)) = (self.codec, parameters.strip_prefix("0-")) {
-            self.event_max = max.parse().ok();
-        }
-    }
-
     /// Writes the line or lines of it, CRLF and all.
-    pub(super) fn write(&self, text: &mut String) {
+    pub(super) fn write(&self, ranges: &[EventRange], text: &mut String) {
         let number = self.payload_type;
-        let written = match (self.codec, self.event_max) {
+        let range = ranges.iter().find(|range| range.payload_type == number);
+        let written = match (self.codec, range) {
             (Codec::Opus, _) => write!(
                 text,
                 "a=rtpmap:{number} opus/48000/2\r\na=fmtp:{number} minptime=10;useinbandfec=1\r\n"
@@ -64,9 +74,9 @@ impl RtpMap {
             (Codec::TelephoneEvent(rate), None) => {
                 write!(text, "a=rtpmap:{number} telephone-event/{rate}\r\n")
             }
-            (Codec::TelephoneEvent(rate), Some(max)) => write!(
+            (Codec::TelephoneEvent(rate), Some(EventRange { event_max, .. })) => write!(
                 text,
-                "a=rtpmap:{number} telephone-event/{rate}\r\na=fmtp:{number} 0-{max}\r\n"
+                "a=rtpmap:{number} telephone-event/{rate}\r\na=fmtp:{number} 0-{event_max}\r\n"
             ),
         };
         written.expect("invariant: writing to a String does not fail");
@@ -104,13 +114,16 @@ mod tests {
     #[test]
     fn keeps_a_plain_event_range_and_drops_other_parameters() {
         let written = |fmtp: &str| {
-            let mut map = RtpMap::parse("101 telephone-event/8000").unwrap();
-            map.read_fmtp(fmtp);
+            let ranges: Vec<_> = EventRange::parse(fmtp).into_iter().collect();
             let mut text = String::new();
-            map.write(&mut text);
+            RtpMap::parse("101 telephone-event/8000")
+                .unwrap()
+                .write(&ranges, &mut text);
             text
         };
-        assert!(written("0-16").ends_with("a=fmtp:101 0-16\r\n"));
-        assert!(!written("0-15,66").contains("fmtp"));
+        assert!(written("101 0-15").ends_with("a=fmtp:101 0-15\r\n"));
+        for other in ["101 0-15,66", "102 0-15", "101", "x 0-15", "101 0-999"] {
+            assert!(!written(other).contains("fmtp"), "{other}");
+        }
     }
 }

@@ -40,11 +40,14 @@ impl Reception {
     pub(super) fn note(&mut self, audio: &AudioIn, now: Instant) -> bool {
         self.packets += 1;
         self.bytes += audio.payload.len() as u64;
-        let source = self.source.take().filter(|source| {
+        let goes_on = self.source.as_ref().is_some_and(|source| {
             source.ssrc == audio.ssrc && source.newest.abs_diff(audio.sequence) < SEQUENCE_JUMP
         });
-        let Some(mut source) = source else {
+        if !goes_on {
             self.lost_before = self.lost();
+            self.source = None;
+        }
+        let Some(mut source) = self.source.take() else {
             self.source = Some(Source {
                 ssrc: audio.ssrc,
                 first: audio.sequence,

@@ -1,0 +1,13 @@
+//! Scenarios of the session core on virtual time: one module each, a whole WebRTC client in
+//! memory on the other side, and no socket, clock or thread.
+
+mod audio;
+mod channel;
+mod containment;
+mod ending;
+mod malformed;
+mod moving;
+mod offers;
+mod setup;
+mod support;
+mod unadmitted;
