@@ -11,7 +11,9 @@
 //!
 //! Called once at start by each daemon's `main`, and by `--check`.
 
+pub mod keys;
 mod node;
+pub mod workers;
 
 use std::ffi::OsString;
 use std::fmt;
