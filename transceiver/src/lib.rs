@@ -11,3 +11,9 @@ pub mod backend;
 pub mod engine;
 pub mod session;
 pub mod shard;
+pub mod signalling;
+
+#[cfg(feature = "driver")]
+pub mod config;
+#[cfg(feature = "driver")]
+pub mod driver;

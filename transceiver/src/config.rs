@@ -1,0 +1,445 @@
+//! The configuration of a transceiver: each key once, with its unit, its default and why.
+//!
+//! `systemd/transceiver.toml` shows every key. Loaded and validated by
+//! [`syrinx_shared::config::load`]; nothing here changes while the process runs.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use serde::Deserialize;
+use syrinx_shared::admin::AdminConfig;
+use syrinx_shared::config::keys::KeysConfig;
+use syrinx_shared::config::workers::{WorkersConfig, within};
+use syrinx_shared::config::{Invalid, Validate};
+use syrinx_shared::logging::LogConfig;
+use syrinx_shared::route::{ClusterId, Slot, TransceiverId};
+
+use crate::session::Lifetimes;
+
+/// Prefix of the environment twins: `SYRINX_TRANSCEIVER__MEDIA__CLUSTER` is `[media] cluster`.
+pub const ENVIRONMENT_PREFIX: &str = "SYRINX_TRANSCEIVER";
+
+/// Most addresses an answer names: clients check every pair they can form, so more only delay.
+const ADVERTISE_COUNT_MAX: usize = 4;
+
+/// What socket buffers can reasonably be, in bytes.
+const BUFFER_BYTES: std::ops::RangeInclusive<usize> = 64 << 10..=256 << 20;
+
+/// What the MTU of an inner path can be, in bytes: IPv6's minimum to the largest IP packet.
+const MTU_BYTES: std::ops::RangeInclusive<usize> = 1_280..=65_535;
+
+/// What time-outs of a session can be, in ms.
+const SESSION_TIMEOUT_MS: std::ops::RangeInclusive<u64> = 1_000..=3_600_000;
+
+/// What time-outs of an HTTP request can be, in ms.
+const REQUEST_TIMEOUT_MS: std::ops::RangeInclusive<u64> = 100..=60_000;
+
+/// The whole file.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default)]
+pub struct Config {
+    /// The HTTP API and the page.
+    pub signalling: SignallingConfig,
+    /// The inner leg and the sessions behind it.
+    pub media: MediaConfig,
+    /// The threads of the data plane.
+    pub workers: WorkersConfig,
+    /// The cluster's keys.
+    pub keys: KeysConfig,
+    /// How the process ends.
+    pub shutdown: ShutdownConfig,
+    /// `/metrics` and `/healthz`. `listen` is 127.0.0.1:9465 by default.
+    pub admin: AdminConfig,
+    /// What is logged.
+    pub log: LogConfig,
+}
+
+/// The `[signalling]` section.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default)]
+pub struct SignallingConfig {
+    /// Address of the HTTP API and the page. Default 127.0.0.1:8080: without TLS a browser grants
+    /// the microphone to pages of this machine only, and calls need no key there.
+    pub listen: SocketAddr,
+    /// Lets anyone who reaches `listen` open calls when it is not a loopback address. Default
+    /// false: the API has no keys, so this must be a decision.
+    pub allow_anonymous: bool,
+    /// Origins (`https://app.example`) whose pages may use the API, or `*` for all. Default none:
+    /// only the page served here can, being of the same origin.
+    pub allowed_origins: Vec<String>,
+    /// Open HTTP connections; more wait in the kernel's backlog. Default 1,024.
+    pub connections_count_max: usize,
+    /// Time for a request's head to arrive, in ms; an idle connection is closed by the same clock.
+    /// Default 5,000.
+    pub header_timeout_ms: u64,
+    /// Time for a request's body to arrive, in ms. Default 10,000: 100 KB of SDP over a bad mobile
+    /// network, and not much more.
+    pub body_timeout_ms: u64,
+}
+
+/// The `[media]` section.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default)]
+pub struct MediaConfig {
+    /// Address for the bundles of relays, one UDP port for all workers. Default 127.0.0.1:3490.
+    pub inner_listen: SocketAddr,
+    /// Addresses of the relay (or of the load balancer before it) that answers name as candidates,
+    /// in order of preference. Default the local relay's: 127.0.0.1:3478 and [::1]:3478.
+    pub advertise: Vec<SocketAddr>,
+    /// The cluster's number, 0 to 65,535; relays of the cluster have the same. Default 1.
+    pub cluster: u16,
+    /// This process's number in the cluster, 0 to 65,535, which relays route by. Default 1.
+    pub transceiver: u16,
+    /// Receive buffer of each inner socket, in bytes. Default 4 MiB: a worker that the scheduler
+    /// puts aside for some milliseconds loses nothing. The kernel grants no more than
+    /// `net.core.rmem_max`.
+    pub receive_buffer_bytes: usize,
+    /// Send buffer of each inner socket, in bytes. Default 4 MiB; capped by `net.core.wmem_max`.
+    pub send_buffer_bytes: usize,
+    /// MTU of the way to the relays, in bytes; bundles fill it. Default 1,500. A higher value on
+    /// networks with jumbo frames puts more records into a packet.
+    pub inner_mtu_bytes: usize,
+    /// Sessions a worker holds at once; further offers get 503. Default 1,000: what one core can be
+    /// expected to carry; `syrinx-bench calls` tells what it does carry on a given machine.
+    pub sessions_per_worker_count_max: u32,
+    /// Time from the answer until media can flow, in ms, before the session is given up. Default
+    /// 30,000.
+    pub setup_timeout_ms: u64,
+    /// Time since the client's last authenticated packet, in ms, before it counts as gone. Default
+    /// 30,000, as consent does (RFC 7675, 5.1).
+    pub liveness_timeout_ms: u64,
+}
+
+/// The `[shutdown]` section.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct ShutdownConfig {
+    /// Time to serve open calls while taking no more, in ms, after the first SIGTERM or SIGINT; a
+    /// second one ends it. Default 0: calls are closed at once, with a reason.
+    pub drain_ms: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            signalling: SignallingConfig::default(),
+            media: MediaConfig::default(),
+            workers: WorkersConfig::default(),
+            keys: KeysConfig::default(),
+            shutdown: ShutdownConfig::default(),
+            admin: AdminConfig {
+                listen: ([127, 0, 0, 1], 9465).into(),
+            },
+            log: LogConfig::default(),
+        }
+    }
+}
+
+impl Default for SignallingConfig {
+    fn default() -> Self {
+        Self {
+            listen: ([127, 0, 0, 1], 8080).into(),
+            allow_anonymous: false,
+            allowed_origins: Vec::new(),
+            connections_count_max: 1_024,
+            header_timeout_ms: 5_000,
+            body_timeout_ms: 10_000,
+        }
+    }
+}
+
+impl Default for MediaConfig {
+    fn default() -> Self {
+        let localhost = IpAddr::from([127, 0, 0, 1]);
+        let localhost_v6 = IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1]);
+        Self {
+            inner_listen: (localhost, 3490).into(),
+            advertise: vec![(localhost, 3478).into(), (localhost_v6, 3478).into()],
+            cluster: 1,
+            transceiver: 1,
+            receive_buffer_bytes: 4 << 20,
+            send_buffer_bytes: 4 << 20,
+            inner_mtu_bytes: 1_500,
+            sessions_per_worker_count_max: 1_000,
+            setup_timeout_ms: 30_000,
+            liveness_timeout_ms: 30_000,
+        }
+    }
+}
+
+impl SignallingConfig {
+    /// [`SignallingConfig::header_timeout_ms`].
+    pub fn header_timeout(&self) -> Duration {
+        Duration::from_millis(self.header_timeout_ms)
+    }
+
+    /// [`SignallingConfig::body_timeout_ms`].
+    pub fn body_timeout(&self) -> Duration {
+        Duration::from_millis(self.body_timeout_ms)
+    }
+
+    fn validate(&self) -> Result<(), Invalid> {
+        if !self.listen.ip().is_loopback() && !self.allow_anonymous {
+            return Err(Invalid::new(
+                "signalling.listen",
+                self.listen,
+                "anyone who reaches this address could open calls, as the API has no keys",
+                "listen on a loopback address behind a proxy that authenticates, or set \
+                 signalling.allow_anonymous = true",
+            ));
+        }
+        for (index, origin) in self.allowed_origins.iter().enumerate() {
+            if origin != "*" && !is_origin(origin) {
+                return Err(Invalid::new(
+                    &format!("signalling.allowed_origins[{index}]"),
+                    format!("{origin:?}"),
+                    "not an origin as browsers send it",
+                    "write scheme://host or scheme://host:port in lower case, or *",
+                ));
+            }
+        }
+        within(
+            "signalling.connections_count_max",
+            self.connections_count_max,
+            1..=65_536,
+        )?;
+        within(
+            "signalling.header_timeout_ms",
+            self.header_timeout_ms,
+            REQUEST_TIMEOUT_MS,
+        )?;
+        within(
+            "signalling.body_timeout_ms",
+            self.body_timeout_ms,
+            REQUEST_TIMEOUT_MS,
+        )
+    }
+}
+
+/// Whether `text` is a serialised origin (RFC 6454, 6.2): scheme, host, optional port, and no more.
+fn is_origin(text: &str) -> bool {
+    let Some((scheme, authority)) = text.split_once("://") else {
+        return false;
+    };
+    let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-._:[]".contains(c);
+    matches!(scheme, "http" | "https") && !authority.is_empty() && authority.chars().all(is_plain)
+}
+
+impl MediaConfig {
+    /// [`MediaConfig::cluster`].
+    pub fn cluster_id(&self) -> ClusterId {
+        ClusterId(self.cluster)
+    }
+
+    /// [`MediaConfig::transceiver`].
+    pub fn transceiver_id(&self) -> TransceiverId {
+        TransceiverId(self.transceiver)
+    }
+
+    /// Largest bundle, in bytes: the MTU less IP and UDP headers.
+    pub fn bundle_bytes(&self) -> usize {
+        let header_bytes = if self.inner_listen.is_ipv4() {
+            20 + 8
+        } else {
+            40 + 8
+        };
+        self.inner_mtu_bytes - header_bytes
+    }
+
+    /// When sessions end by themselves.
+    pub fn lifetimes(&self) -> Lifetimes {
+        Lifetimes {
+            setup: Duration::from_millis(self.setup_timeout_ms),
+            silence: Duration::from_millis(self.liveness_timeout_ms),
+        }
+    }
+
+    fn validate(&self) -> Result<(), Invalid> {
+        if self.inner_listen.port() == 0 {
+            return Err(Invalid::new(
+                "media.inner_listen",
+                self.inner_listen,
+                "relays are configured with this port, so it cannot be left to chance",
+                "name a port",
+            ));
+        }
+        self.validate_advertise()?;
+        within(
+            "media.receive_buffer_bytes",
+            self.receive_buffer_bytes,
+            BUFFER_BYTES,
+        )?;
+        within(
+            "media.send_buffer_bytes",
+            self.send_buffer_bytes,
+            BUFFER_BYTES,
+        )?;
+        within("media.inner_mtu_bytes", self.inner_mtu_bytes, MTU_BYTES)?;
+        let sessions = self.sessions_per_worker_count_max;
+        within(
+            "media.sessions_per_worker_count_max",
+            sessions,
+            1..=Slot::MAX,
+        )?;
+        within(
+            "media.setup_timeout_ms",
+            self.setup_timeout_ms,
+            SESSION_TIMEOUT_MS,
+        )?;
+        within(
+            "media.liveness_timeout_ms",
+            self.liveness_timeout_ms,
+            SESSION_TIMEOUT_MS,
+        )
+    }
+
+    fn validate_advertise(&self) -> Result<(), Invalid> {
+        let count = self.advertise.len();
+        if !(1..=ADVERTISE_COUNT_MAX).contains(&count) {
+            return Err(Invalid::new(
+                "media.advertise",
+                format!("[{count} addresses]"),
+                format!("an answer names 1 to {ADVERTISE_COUNT_MAX} addresses"),
+                "list the public addresses of the relay",
+            ));
+        }
+        for (index, address) in self.advertise.iter().enumerate() {
+            if address.ip().is_unspecified() || address.ip().is_multicast() || address.port() == 0 {
+                return Err(Invalid::new(
+                    &format!("media.advertise[{index}]"),
+                    address,
+                    "no client can send to it",
+                    "name the address and port under which clients reach the relay",
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Validate for Config {
+    fn validate(&self) -> Result<(), Invalid> {
+        self.signalling.validate()?;
+        self.media.validate()?;
+        self.workers.validate()?;
+        within(
+            "shutdown.drain_ms",
+            self.shutdown.drain_ms,
+            0..=24 * 3_600_000,
+        )?;
+        self.log.validate()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem_of(change: impl FnOnce(&mut Config)) -> Invalid {
+        let mut config = Config::default();
+        change(&mut config);
+        config.validate().unwrap_err()
+    }
+
+    #[test]
+    fn defaults_are_valid_and_local() {
+        let config = Config::default();
+        config.validate().unwrap();
+        assert_eq!(config.signalling.listen, "127.0.0.1:8080".parse().unwrap());
+        assert_eq!(config.media.inner_listen, "127.0.0.1:3490".parse().unwrap());
+        let advertised: [SocketAddr; 2] = [
+            "127.0.0.1:3478".parse().unwrap(),
+            "[::1]:3478".parse().unwrap(),
+        ];
+        assert_eq!(config.media.advertise, advertised);
+        assert_eq!(config.admin.listen, "127.0.0.1:9465".parse().unwrap());
+    }
+
+    #[test]
+    fn anonymous_calls_from_afar_must_be_allowed_in_so_many_words() {
+        let afar: SocketAddr = "0.0.0.0:8080".parse().unwrap();
+        let invalid = problem_of(|config| config.signalling.listen = afar);
+        assert_eq!(
+            invalid,
+            Invalid::new(
+                "signalling.listen",
+                "0.0.0.0:8080",
+                "anyone who reaches this address could open calls, as the API has no keys",
+                "listen on a loopback address behind a proxy that authenticates, or set \
+                 signalling.allow_anonymous = true",
+            )
+        );
+        let mut config = Config::default();
+        config.signalling.listen = afar;
+        config.signalling.allow_anonymous = true;
+        config.validate().unwrap();
+    }
+
+    #[test]
+    fn origins_are_written_as_browsers_send_them() {
+        for good in [
+            "*",
+            "https://app.example",
+            "http://localhost:3000",
+            "http://[::1]:8080",
+        ] {
+            let mut config = Config::default();
+            config.signalling.allowed_origins = vec![good.to_owned()];
+            config.validate().unwrap();
+        }
+        for bad in [
+            "app.example",
+            "https://app.example/",
+            "https://App.example",
+            "null",
+            "",
+        ] {
+            let invalid =
+                problem_of(|config| config.signalling.allowed_origins = vec![bad.to_owned()]);
+            assert_eq!(
+                invalid,
+                Invalid::new(
+                    "signalling.allowed_origins[0]",
+                    format!("{bad:?}"),
+                    "not an origin as browsers send it",
+                    "write scheme://host or scheme://host:port in lower case, or *",
+                )
+            );
+        }
+    }
+
+    #[test]
+    fn what_no_client_could_reach_is_not_advertised() {
+        for address in ["0.0.0.0:3478", "127.0.0.1:0", "[::]:3478", "224.0.0.1:3478"] {
+            problem_of(|config| config.media.advertise = vec![address.parse().unwrap()]);
+        }
+        problem_of(|config| config.media.advertise.clear());
+        problem_of(|config| config.media.advertise = vec!["127.0.0.1:1".parse().unwrap(); 5]);
+    }
+
+    #[test]
+    fn numbers_have_their_ranges() {
+        assert_eq!(
+            problem_of(|config| config.media.inner_mtu_bytes = 576),
+            Invalid::new(
+                "media.inner_mtu_bytes",
+                576,
+                "out of range",
+                "use 1280 to 65535"
+            )
+        );
+        problem_of(|config| config.media.inner_listen.set_port(0));
+        problem_of(|config| config.workers.count = 129);
+        problem_of(|config| config.media.receive_buffer_bytes = 1_000);
+        problem_of(|config| config.media.send_buffer_bytes = usize::MAX);
+        problem_of(|config| config.media.sessions_per_worker_count_max = 0);
+        problem_of(|config| config.media.sessions_per_worker_count_max = 1 << 24);
+        problem_of(|config| config.media.setup_timeout_ms = 10);
+        problem_of(|config| config.media.liveness_timeout_ms = u64::MAX);
+        problem_of(|config| config.signalling.connections_count_max = 0);
+        problem_of(|config| config.signalling.header_timeout_ms = 0);
+        problem_of(|config| config.signalling.body_timeout_ms = 100_000);
+        problem_of(|config| config.shutdown.drain_ms = u64::MAX);
+        problem_of(|config| config.log.level = "loud".to_owned());
+    }
+}

@@ -1,0 +1,12 @@
+//! What surrounds the pure cores: sockets, workers, metrics, and the control thread that carries
+//! signalling and the admin surface.
+//!
+//! Each worker owns one inner socket and one [`crate::shard::Shard`]; bundles are steered to it by
+//! the shard they name. The control thread opens calls ([`desk::Desk`]), hands sessions to workers
+//! through their mailboxes, and hears of their ends.
+
+pub mod desk;
+pub mod metrics;
+pub mod run;
+pub mod service;
+pub mod workers;

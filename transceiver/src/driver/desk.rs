@@ -1,0 +1,343 @@
+//! The desk: where HTTP and the workers meet.
+//!
+//! Opens a call and hands its session to the worker that owns the place; ends calls; asks after
+//! them; and takes note of every end. The lock is the control thread's own and never held across a
+//! wait; no worker takes it.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde::Serialize;
+use syrinx_shared::clock::Clock;
+use syrinx_shared::worker::{Mailbox, Undelivered};
+use tokio::sync::oneshot;
+
+use super::metrics::CallMetrics;
+use super::service::ShardMessage;
+use crate::session::{EndReason, Phases, Summary};
+use crate::shard::ShardEvent;
+use crate::signalling::call_id::CallId;
+use crate::signalling::calls::{Calls, OpenError, Randomness, Request};
+
+/// How long a worker may take to say how a session is doing: a pass takes far below a millisecond.
+const INSPECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// See the module's description.
+pub struct Desk {
+    book: Mutex<Book>,
+    mailboxes: Vec<Mailbox<ShardMessage>>,
+    metrics: CallMetrics,
+}
+
+struct Book {
+    calls: Calls,
+    clock: Clock,
+}
+
+/// A call that was opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// Its name.
+    pub call: CallId,
+    /// The SDP answer.
+    pub sdp: String,
+}
+
+/// Why a call was not ended or looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum DeskError {
+    /// There is none of that name.
+    #[error("there is no such call")]
+    UnknownCall,
+    /// The worker takes no messages for the moment.
+    #[error("the worker has too much waiting")]
+    Busy,
+}
+
+/// What the desk knows of the whole process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Occupancy {
+    /// Sessions that have a place.
+    pub sessions: usize,
+    /// Sessions that can have one at once.
+    pub capacity: usize,
+    /// Whether no further call is opened.
+    pub draining: bool,
+}
+
+impl Desk {
+    /// A desk before these workers, in the order of their shards.
+    pub fn new(calls: Calls, mailboxes: Vec<Mailbox<ShardMessage>>, metrics: CallMetrics) -> Self {
+        let book = Mutex::new(Book {
+            calls,
+            clock: Clock::new(),
+        });
+        Self {
+            book,
+            mailboxes,
+            metrics,
+        }
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        // A panic under the lock has been contained to one request; the registrar's own assertions
+        // guard what it leaves behind.
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens a call.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`]; nothing is left of the call.
+    pub fn open(&self, request: Request<'_>) -> Result<Answer, OpenError> {
+        let opened = self.open_uncounted(request);
+        match &opened {
+            Ok(_) => self.metrics.count_opened(),
+            Err(error) => self.metrics.count_refused(error),
+        }
+        opened
+    }
+
+    fn open_uncounted(&self, request: Request<'_>) -> Result<Answer, OpenError> {
+        let mut book = self.book();
+        let now = book.clock.now();
+        let opened = book.calls.open(now, draw(), request)?;
+        let session = opened.opening.session;
+        let mailbox = &self.mailboxes[usize::from(session.shard.0)];
+        if mailbox.send(ShardMessage::Open(opened.opening)).is_err() {
+            book.calls.abandon(session);
+            return Err(OpenError::Busy);
+        }
+        Ok(Answer {
+            call: opened.call,
+            sdp: opened.answer,
+        })
+    }
+
+    /// Ends a call. It can be found no more from then on; its place is free when the worker says so.
+    ///
+    /// # Errors
+    ///
+    /// [`DeskError`].
+    pub fn end(&self, call: CallId) -> Result<(), DeskError> {
+        let mut book = self.book();
+        let session = book.calls.session_of(call).ok_or(DeskError::UnknownCall)?;
+        let mailbox = &self.mailboxes[usize::from(session.shard.0)];
+        match mailbox.send(ShardMessage::Close(session, EndReason::HungUp)) {
+            Ok(()) => {
+                book.calls.unlist(call);
+                Ok(())
+            }
+            Err(Undelivered::Full(_) | Undelivered::Stopped(_)) => Err(DeskError::Busy),
+        }
+    }
+
+    /// How a call is doing.
+    ///
+    /// # Errors
+    ///
+    /// [`DeskError`].
+    pub async fn view(&self, call: CallId) -> Result<CallView, DeskError> {
+        let (reply, answer) = oneshot::channel();
+        {
+            let book = self.book();
+            let session = book.calls.session_of(call).ok_or(DeskError::UnknownCall)?;
+            let mailbox = &self.mailboxes[usize::from(session.shard.0)];
+            let asked = mailbox.send(ShardMessage::Inspect(session, reply));
+            asked.map_err(|_| DeskError::Busy)?;
+        }
+        let answer = tokio::time::timeout(INSPECT_TIMEOUT, answer).await;
+        let summary = answer
+            .map_err(|_| DeskError::Busy)?
+            .map_err(|_| DeskError::Busy)?;
+        // The session ended while the question was on its way.
+        summary
+            .map(|summary| CallView::new(&summary))
+            .ok_or(DeskError::UnknownCall)
+    }
+
+    /// Takes note of what a worker told.
+    pub fn handle_event(&self, event: ShardEvent) {
+        let ShardEvent::Ended { reason, summary } = event;
+        self.metrics.record_setup(&summary.phases);
+        log_end(reason, &summary);
+        if self.book().calls.end(summary.session).is_none() {
+            tracing::error!(session = %summary.session, "an end of a session nobody had");
+        }
+    }
+
+    /// Opens no further call.
+    pub fn drain(&self) {
+        self.book().calls.drain();
+    }
+
+    /// Ends every call. Workers that take no message end theirs when they are stopped.
+    pub fn end_all(&self) {
+        for mailbox in &self.mailboxes {
+            let _ = mailbox.send(ShardMessage::CloseAll(EndReason::Drained));
+        }
+    }
+
+    /// How full the process is.
+    pub fn occupancy(&self) -> Occupancy {
+        let book = self.book();
+        let registrar = book.calls.registrar();
+        Occupancy {
+            sessions: registrar.session_count(),
+            capacity: registrar.capacity(),
+            draining: registrar.is_draining(),
+        }
+    }
+}
+
+/// Random bits of a call.
+///
+/// # Panics
+///
+/// When the operating system has none, which on Linux happens only before its generator is seeded
+/// at boot.
+fn draw() -> Randomness {
+    let mut bytes = [0; 26];
+    getrandom::fill(&mut bytes).expect("the operating system's generator is seeded");
+    let (call, rest) = bytes
+        .split_first_chunk::<16>()
+        .expect("invariant: 26 bytes");
+    let (ufrag, rest) = rest.split_first_chunk::<2>().expect("invariant: 10 bytes");
+    let events = rest.first_chunk::<8>().expect("invariant: 8 bytes");
+    Randomness {
+        call: *call,
+        ufrag: u16::from_ne_bytes(*ufrag),
+        events: u64::from_ne_bytes(*events),
+    }
+}
+
+/// One line that says everything about a call that has ended.
+fn log_end(reason: EndReason, summary: &Summary) {
+    let ms = |took: Option<Duration>| took.map(rounded_ms);
+    let Phases {
+        first_check,
+        connected,
+        channel,
+        first_audio,
+    } = summary.phases;
+    tracing::info!(
+        call = summary.id,
+        reason = reason.label(),
+        session = %summary.session,
+        client = summary.client.map(tracing::field::display),
+        age_s = summary.age.as_secs_f64(),
+        first_check_ms = ms(first_check),
+        connected_ms = ms(connected),
+        channel_ms = ms(channel),
+        first_audio_ms = ms(first_audio),
+        moves = summary.moves,
+        audio_in_packets = summary.reception.packets,
+        audio_lost_packets = summary.reception.lost(),
+        jitter_ms = summary.reception.jitter_ms,
+        audio_out_packets = summary.counts.audio_out_packets,
+        messages_in = summary.counts.messages_in,
+        messages_out = summary.counts.messages_out,
+        replies_dropped = summary.replies_dropped,
+        failure = summary.failure,
+        "call ended"
+    );
+}
+
+/// A duration in ms, to the microsecond.
+fn rounded_ms(took: Duration) -> f64 {
+    took.as_micros() as f64 / 1e3
+}
+
+/// `GET /v1/realtime/calls/{id}`.
+#[derive(Debug, Serialize)]
+pub struct CallView {
+    id: String,
+    object: &'static str,
+    shard: u8,
+    /// Null until the client's first check.
+    client: Option<String>,
+    age_ms: f64,
+    setup_ms: SetupView,
+    moves: u32,
+    audio_in: AudioInView,
+    audio_out: AudioOutView,
+    datagrams: TrafficView,
+    messages: TrafficView,
+    replies_dropped: u64,
+}
+
+/// Time from the offer to each phase; null until then.
+#[derive(Debug, Serialize)]
+struct SetupView {
+    first_check: Option<f64>,
+    connected: Option<f64>,
+    channel: Option<f64>,
+    first_audio: Option<f64>,
+}
+
+#[derive(Debug, Serialize)]
+struct AudioInView {
+    packets: u64,
+    bytes: u64,
+    lost: u64,
+    reordered: u64,
+    jitter_ms: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct AudioOutView {
+    packets: u64,
+    bytes: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct TrafficView {
+    r#in: u64,
+    out: u64,
+}
+
+impl CallView {
+    fn new(summary: &Summary) -> Self {
+        let Summary {
+            reception,
+            counts,
+            phases,
+            ..
+        } = summary;
+        Self {
+            id: summary.id.clone(),
+            object: "realtime.call",
+            shard: summary.session.shard.0,
+            client: summary.client.map(|client| client.to_string()),
+            age_ms: rounded_ms(summary.age),
+            setup_ms: SetupView {
+                first_check: phases.first_check.map(rounded_ms),
+                connected: phases.connected.map(rounded_ms),
+                channel: phases.channel.map(rounded_ms),
+                first_audio: phases.first_audio.map(rounded_ms),
+            },
+            moves: summary.moves,
+            audio_in: AudioInView {
+                packets: reception.packets,
+                bytes: reception.bytes,
+                lost: reception.lost(),
+                reordered: reception.reordered,
+                jitter_ms: reception.jitter_ms,
+            },
+            audio_out: AudioOutView {
+                packets: counts.audio_out_packets,
+                bytes: counts.audio_out_bytes,
+            },
+            datagrams: TrafficView {
+                r#in: counts.datagrams_in,
+                out: counts.datagrams_out,
+            },
+            messages: TrafficView {
+                r#in: counts.messages_in,
+                out: counts.messages_out,
+            },
+            replies_dropped: summary.replies_dropped,
+        }
+    }
+}

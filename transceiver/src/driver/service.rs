@@ -1,0 +1,216 @@
+//! One transceiver worker's pass: bundles in, records of the sessions out.
+//!
+//! What sessions send is copied once, into the trains of the pass, and leaves when the batch has
+//! been handled or the trains are full.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use syrinx_shared::route::{Now, SessionRef};
+use syrinx_shared::uring::{Batch, IoStats, Send, SendQueue};
+use syrinx_shared::wire::encap::RawHeader;
+use syrinx_shared::wire::train::{PushError, TrainDestination, Trains};
+use syrinx_shared::worker::Service;
+use tokio::sync::{mpsc, oneshot};
+
+use super::metrics::ShardMetrics;
+use crate::session::{EndReason, Opening, Summary, TransmitSink};
+use crate::shard::{Shard, ShardEvent};
+
+/// The worker's only socket.
+const INNER_SOCKET: usize = 0;
+
+/// What the control thread tells a worker.
+pub enum ShardMessage {
+    /// Take up a session.
+    Open(Box<Opening>),
+    /// End a session; its end is reported like any.
+    Close(SessionRef, EndReason),
+    /// End every session.
+    CloseAll(EndReason),
+    /// Say how a session is doing; `None` when it is not here.
+    Inspect(SessionRef, oneshot::Sender<Option<Summary>>),
+}
+
+/// When a worker last published its counters, in ms since the process's start: the proof that its
+/// loop turns.
+#[derive(Debug, Clone)]
+pub struct Pulse {
+    started: Instant,
+    beat_ms: Arc<AtomicU64>,
+}
+
+impl Pulse {
+    /// A pulse that beats for the first time at `now`.
+    pub fn new(now: Instant) -> Self {
+        Self {
+            started: now,
+            beat_ms: Arc::new(AtomicU64::new(0)),
+        }
+    }
+
+    /// Time since the last beat.
+    pub fn age(&self, now: Instant) -> std::time::Duration {
+        let beat = std::time::Duration::from_millis(self.beat_ms.load(Ordering::Relaxed));
+        now.saturating_duration_since(self.started + beat)
+    }
+
+    fn beat(&self, now: Instant) {
+        let since_start = now.saturating_duration_since(self.started).as_millis();
+        self.beat_ms.store(
+            u64::try_from(since_start).unwrap_or(u64::MAX),
+            Ordering::Relaxed,
+        );
+    }
+}
+
+/// The service of one worker.
+pub struct ShardService {
+    shard: Shard,
+    trains: Trains,
+    oversize_records: u64,
+    events: mpsc::Sender<ShardEvent>,
+    pulse: Pulse,
+    metrics: ShardMetrics,
+}
+
+impl ShardService {
+    /// A service around `shard` that tells `events` what happens there.
+    pub fn new(
+        shard: Shard,
+        trains: Trains,
+        events: mpsc::Sender<ShardEvent>,
+        pulse: Pulse,
+        metrics: ShardMetrics,
+    ) -> Self {
+        Self {
+            shard,
+            trains,
+            oversize_records: 0,
+            events,
+            pulse,
+            metrics,
+        }
+    }
+
+    /// Runs a step of the shard, sends what it transmits and reports what it tells.
+    fn step(&mut self, queue: &mut SendQueue, run: impl FnOnce(&mut Shard, &mut Packing<'_>)) {
+        let mut packing = Packing {
+            trains: &mut self.trains,
+            queue,
+            oversize_records: &mut self.oversize_records,
+        };
+        run(&mut self.shard, &mut packing);
+        packing.send();
+        self.report();
+    }
+
+    /// Events that find the channel full stay with the shard, which bounds them by its sessions,
+    /// and are reported within the second.
+    fn report(&mut self) {
+        while let Ok(permit) = self.events.try_reserve() {
+            let Some(event) = self.shard.poll_event() else {
+                return;
+            };
+            permit.send(event);
+        }
+    }
+}
+
+/// Packs what sessions transmit into trains.
+struct Packing<'a> {
+    trains: &'a mut Trains,
+    queue: &'a mut SendQueue,
+    oversize_records: &'a mut u64,
+}
+
+impl Packing<'_> {
+    fn send(&mut self) {
+        if self.trains.is_empty() {
+            return;
+        }
+        let mut sends = self.queue.begin();
+        for train in self.trains.iter() {
+            sends.push(Send {
+                socket: INNER_SOCKET,
+                to: train.to,
+                from_ip: None,
+                traffic_class: 0,
+                segment_bytes: train.segment_bytes,
+                item_count: train.record_count,
+                payload: train.bytes,
+            });
+        }
+        // The payloads are borrowed until the sends are done, which their drop sees to.
+        drop(sends);
+        self.trains.clear();
+    }
+}
+
+impl TransmitSink for Packing<'_> {
+    fn transmit(&mut self, to: TrainDestination, header: &RawHeader, payload: &[u8]) {
+        match self.trains.push(to, header, payload) {
+            Ok(()) => {}
+            Err(PushError::Oversize) => *self.oversize_records += 1,
+            Err(PushError::Full) => {
+                self.send();
+                let pushed = self.trains.push(to, header, payload);
+                debug_assert_eq!(pushed, Ok(()), "invariant: empty trains take any record");
+            }
+        }
+    }
+}
+
+impl Service for ShardService {
+    type Message = ShardMessage;
+
+    fn handle_datagrams(&mut self, now: Now, batch: &Batch, queue: &mut SendQueue) {
+        self.step(queue, |shard, packing| {
+            for received in batch.iter() {
+                for bundle in received.datagrams() {
+                    shard.handle_bundle(now, received.from, bundle, packing);
+                }
+            }
+        });
+    }
+
+    fn handle_message(&mut self, now: Now, message: ShardMessage, queue: &mut SendQueue) {
+        self.step(queue, |shard, packing| match message {
+            ShardMessage::Open(opening) => {
+                let session = opening.session;
+                if let Err(error) = shard.open(now, *opening, packing) {
+                    tracing::error!(%session, %error, "a session could not be taken up");
+                }
+            }
+            ShardMessage::Close(session, reason) => {
+                shard.close(now, session, reason, packing);
+            }
+            ShardMessage::CloseAll(reason) => shard.close_all(now, reason, packing),
+            ShardMessage::Inspect(session, reply) => {
+                // Whoever asked may have given up by then.
+                let _ = reply.send(shard.inspect(now.mono, session));
+            }
+        });
+    }
+
+    fn handle_timeout(&mut self, now: Now, queue: &mut SendQueue) {
+        self.step(queue, |shard, packing| shard.handle_timeout(now, packing));
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.shard.poll_timeout()
+    }
+
+    fn handle_second(&mut self, now: Now, io: &IoStats) {
+        self.report();
+        self.metrics.publish(&self.shard, self.oversize_records, io);
+        self.pulse.beat(now.mono);
+    }
+
+    fn handle_stop(&mut self, now: Now, queue: &mut SendQueue) {
+        self.step(queue, |shard, packing| {
+            shard.close_all(now, EndReason::Drained, packing)
+        });
+    }
+}

@@ -1,0 +1,192 @@
+//! Starts the data plane: the inner sockets, then one worker with its shard for each data core.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use syrinx_shared::cores::{self, CoreId};
+use syrinx_shared::inner_leg::{InnerLegOptions, open_inner_leg, warn_of_small_buffers};
+use syrinx_shared::keys::KeyRing;
+use syrinx_shared::route::ShardIndex;
+use syrinx_shared::uring::{UdpSocket, WorkerSocket};
+use syrinx_shared::wire::train::Trains;
+use syrinx_shared::worker::{self, Mailbox, WorkerHandle, WorkerOptions};
+use tokio::sync::mpsc;
+
+use super::metrics::ShardMetrics;
+use super::service::{Pulse, ShardMessage, ShardService};
+use crate::config::Config;
+use crate::shard::{Shard, ShardConfig, ShardEvent};
+
+/// Relay workers that one pass can answer without sending in between; each train holds 64 KiB.
+const TRAIN_COUNT: usize = 16;
+/// Messages from the control thread that a worker has not taken yet: a burst of openings.
+const MAILBOX_CAPACITY: usize = 256;
+/// Ends of sessions that the control thread has not taken yet; more wait in the shards.
+const EVENTS_CAPACITY: usize = 1_024;
+/// A worker's loop beats once a second; one that missed this long is stuck. Less than half of the
+/// unit's `WatchdogSec`.
+const PULSE_AGE_MAX: Duration = Duration::from_secs(4);
+
+/// The running workers.
+pub struct Workers {
+    handles: Vec<WorkerHandle<ShardMessage>>,
+    pulses: Vec<Pulse>,
+}
+
+/// What workers tell the control thread.
+pub struct News {
+    /// Ends of sessions.
+    pub events: mpsc::Receiver<ShardEvent>,
+    /// Why a worker was lost.
+    pub losses: mpsc::Receiver<String>,
+}
+
+/// The ends of workers' lines to the control thread.
+#[derive(Clone)]
+struct Lines {
+    events: mpsc::Sender<ShardEvent>,
+    losses: mpsc::Sender<String>,
+}
+
+impl Workers {
+    /// Opens the inner sockets and starts the workers.
+    ///
+    /// # Errors
+    ///
+    /// One line: the address or core that cannot be had, and the remedy.
+    pub fn start(config: &Config, keys: &Arc<KeyRing>) -> anyhow::Result<(Self, News)> {
+        let available = cores::available_cores()?;
+        let plan = cores::plan_cores(&config.workers.core_request(), &available)
+            .context("workers.count or workers.cores")?;
+        let media = &config.media;
+        let options = InnerLegOptions {
+            key: "media.inner_listen",
+            listen: media.inner_listen,
+            receive_buffer_bytes: media.receive_buffer_bytes,
+            send_buffer_bytes: media.send_buffer_bytes,
+        };
+        let sockets = open_inner_leg(&options, plan.data.len())?;
+        let key = "media.receive_buffer_bytes";
+        warn_of_small_buffers(key, media.receive_buffer_bytes, &sockets);
+        let (events, event_news) = mpsc::channel(EVENTS_CAPACITY);
+        let (losses, loss_news) = mpsc::channel(plan.data.len());
+        let lines = Lines { events, losses };
+        let mut workers = Self {
+            handles: Vec::new(),
+            pulses: Vec::new(),
+        };
+        for (index, (core, socket)) in plan.data.iter().zip(sockets).enumerate() {
+            let pulse = Pulse::new(Instant::now());
+            let handle = start_worker(config, index, *core, socket, keys, &pulse, lines.clone())
+                .with_context(|| format!("worker {index} on core {core}"))?;
+            workers.handles.push(handle);
+            workers.pulses.push(pulse);
+        }
+        if let Some(core) = plan.control {
+            cores::pin_current_thread(core)?;
+        }
+        Ok((
+            workers,
+            News {
+                events: event_news,
+                losses: loss_news,
+            },
+        ))
+    }
+
+    /// Mailboxes in the order of the shards.
+    pub fn mailboxes(&self) -> Vec<Mailbox<ShardMessage>> {
+        self.handles.iter().map(WorkerHandle::mailbox).collect()
+    }
+
+    /// How many there are; a shard index has 8 bits.
+    pub fn count(&self) -> u8 {
+        u8::try_from(self.handles.len()).expect("validated: at most 128 workers")
+    }
+
+    /// The I/O model in use, which is the same on every worker.
+    pub fn io_model(&self) -> String {
+        self.handles
+            .first()
+            .map_or_else(String::new, |worker| worker.io_model().to_string())
+    }
+
+    /// The oldest pulse of all workers, for as long as all are well.
+    pub fn pulses(&self) -> Pulses {
+        Pulses(self.pulses.clone())
+    }
+
+    /// Stops the workers and waits for them, which their loops bound by one pass.
+    ///
+    /// # Errors
+    ///
+    /// When a worker had failed, and how.
+    pub fn stop(self) -> anyhow::Result<()> {
+        for worker in &self.handles {
+            worker.stop();
+        }
+        // Every worker is waited for, whatever became of the others.
+        let outcomes: Vec<_> = self.handles.into_iter().map(WorkerHandle::join).collect();
+        for outcome in outcomes {
+            outcome?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether the workers' loops turn.
+#[derive(Debug, Clone)]
+pub struct Pulses(Vec<Pulse>);
+
+impl Pulses {
+    /// Whether every worker has beaten lately.
+    pub fn are_alive(&self) -> bool {
+        let now = Instant::now();
+        self.0.iter().all(|pulse| pulse.age(now) < PULSE_AGE_MAX)
+    }
+}
+
+fn start_worker(
+    config: &Config,
+    index: usize,
+    core: CoreId,
+    socket: UdpSocket,
+    keys: &Arc<KeyRing>,
+    pulse: &Pulse,
+    lines: Lines,
+) -> anyhow::Result<WorkerHandle<ShardMessage>> {
+    let media = &config.media;
+    let shard_config = ShardConfig {
+        transceiver: media.transceiver_id(),
+        index: ShardIndex(u8::try_from(index).context("at most 128 workers")?),
+        slots: media.sessions_per_worker_count_max as usize,
+        lifetimes: media.lifetimes(),
+    };
+    let (sender, bundle_bytes) = (media.transceiver, media.bundle_bytes());
+    let (keys, pulse, losses) = (Arc::clone(keys), pulse.clone(), lines.losses);
+
+    let sockets = vec![WorkerSocket {
+        socket,
+        large: true,
+    }];
+    let mut options = WorkerOptions::new(format!("shard-{index}"), sockets);
+    options.core = Some(core);
+    options.io_model = config.workers.io_model;
+    options.coalesce = config.workers.coalesce();
+    options.spin = config.workers.spin;
+    options.mailbox_capacity = MAILBOX_CAPACITY;
+    options.on_exit = Some(Box::new(move |failure| {
+        if let Some(failure) = failure {
+            // There is room for one from each worker.
+            let _ = losses.try_send(failure.to_string());
+        }
+    }));
+    let handle = worker::spawn(options, move |_| {
+        let shard = Shard::new(shard_config, keys, Instant::now());
+        let trains = Trains::new(shard_config.index, sender, bundle_bytes, TRAIN_COUNT);
+        let metrics = ShardMetrics::register(index);
+        ShardService::new(shard, trains, lines.events, pulse, metrics)
+    })?;
+    Ok(handle)
+}

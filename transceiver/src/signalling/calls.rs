@@ -1,0 +1,372 @@
+//! Opening a call: from the text of an offer to an answer and everything its session starts with.
+//!
+//! ```text
+//! offer ─▶ parse ─▶ place (registrar) ─▶ ufrag and password (mint) ─▶ engine and answer
+//! ```
+//!
+//! The caller hands the [`Opening`] to the shard that owns the place, and reports back what came of
+//! it: [`Calls::abandon`] if it could not be delivered, [`Calls::end`] when the session has ended.
+//! Pure: time and randomness are arguments. Text of strangers is parsed under `catch_unwind`, as
+//! every step of a session is, so that no offer can take the process's signalling down.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use syrinx_shared::keys::KeyRing;
+use syrinx_shared::route::{ClusterId, Now, SessionRef};
+use syrinx_shared::wire::ufrag::{MintError, Minted, mint};
+
+use super::call_id::CallId;
+use super::registrar::{Refusal, Registrar};
+use crate::backend::echo::Echo;
+use crate::engine::{Credentials, Engine, Offer, OfferError, Template};
+use crate::session::Opening;
+use crate::session::events::Profile;
+
+/// All calls of a process, and what new ones are made with.
+pub struct Calls {
+    registrar: Registrar,
+    template: Template,
+    keys: Arc<KeyRing>,
+    cluster: ClusterId,
+}
+
+/// What a client asks for.
+#[derive(Debug, Clone, Default)]
+pub struct Request<'a> {
+    /// The SDP offer.
+    pub offer: &'a [u8],
+    /// The model it names; repeated in `session.created`.
+    pub model: Option<String>,
+    /// Stream id of a data channel agreed on beforehand.
+    pub negotiated_channel: Option<u16>,
+}
+
+/// Random bits of one call, from a cryptographically secure source.
+#[derive(Debug, Clone, Copy)]
+pub struct Randomness {
+    /// Makes the call id.
+    pub call: [u8; 16],
+    /// Makes the ufrag differ from the session's others.
+    pub ufrag: u16,
+    /// Makes event ids differ from those of other sessions.
+    pub events: u64,
+}
+
+/// A call that has a place.
+pub struct Opened {
+    /// Its name.
+    pub call: CallId,
+    /// The SDP answer.
+    pub answer: String,
+    /// For the shard that owns the place.
+    pub opening: Box<Opening>,
+}
+
+/// Why a call was not opened.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// The offer.
+    #[error(transparent)]
+    Offer(#[from] OfferError),
+    /// No room.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The keys.
+    #[error(transparent)]
+    Mint(#[from] MintError),
+    /// The worker that would own the session takes no more messages for the moment.
+    #[error("the worker has too much waiting")]
+    Busy,
+}
+
+impl OpenError {
+    /// The error as a metric label.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Offer(OfferError::Malformed { .. }) => "malformed",
+            Self::Offer(OfferError::TooLarge { .. }) => "too_large",
+            Self::Offer(OfferError::NothingUsable(_)) => "nothing_usable",
+            Self::Offer(OfferError::Refused(_)) => "engine_refused",
+            Self::Refused(Refusal::Full) => "full",
+            Self::Refused(Refusal::Draining) => "draining",
+            Self::Mint(_) => "no_minting_key",
+            Self::Busy => "busy",
+        }
+    }
+
+    /// Every label there is.
+    pub const LABELS: [&'static str; 8] = [
+        "malformed",
+        "too_large",
+        "nothing_usable",
+        "engine_refused",
+        "full",
+        "draining",
+        "no_minting_key",
+        "busy",
+    ];
+}
+
+impl Calls {
+    /// No calls yet.
+    pub fn new(
+        registrar: Registrar,
+        template: Template,
+        keys: Arc<KeyRing>,
+        cluster: ClusterId,
+    ) -> Self {
+        Self {
+            registrar,
+            template,
+            keys,
+            cluster,
+        }
+    }
+
+    /// Opens a call.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`]; no place was taken.
+    pub fn open(
+        &mut self,
+        now: Now,
+        random: Randomness,
+        request: Request<'_>,
+    ) -> Result<Opened, OpenError> {
+        // Refused before the offer is looked at: an overloaded process must be cheap to ask.
+        self.registrar.check()?;
+        let offer = contained(|| Offer::parse(request.offer))?;
+        let call = CallId::new(random.call);
+        let session = self.registrar.admit(call)?;
+        self.answer(now, random, request, &offer, session)
+            .inspect_err(|_| {
+                self.registrar.release(session);
+            })
+    }
+
+    fn answer(
+        &self,
+        now: Now,
+        random: Randomness,
+        request: Request<'_>,
+        offer: &Offer,
+        session: SessionRef,
+    ) -> Result<Opened, OpenError> {
+        let minted = mint(&self.keys, self.cluster, session, now.wall, random.ufrag)?;
+        let credentials = credentials(&minted);
+        let (engine, answer): (Engine, String) = contained(|| {
+            self.template
+                .answer(now.mono, offer, &credentials, request.negotiated_channel)
+        })?;
+        let call = CallId::new(random.call);
+        let opening = Box::new(Opening {
+            session,
+            epoch: minted.epoch,
+            password: minted.password,
+            engine,
+            backend: Box::new(Echo::default()),
+            profile: Profile {
+                id: call.to_string(),
+                model: request.model,
+            },
+            event_seed: random.events,
+            offered: now.mono,
+        });
+        Ok(Opened {
+            call,
+            answer,
+            opening,
+        })
+    }
+
+    /// Takes back the place of a call whose session never reached its shard.
+    pub fn abandon(&mut self, session: SessionRef) {
+        self.registrar.release(session);
+    }
+
+    /// Where the session of a call lives.
+    pub fn session_of(&self, call: CallId) -> Option<SessionRef> {
+        self.registrar.session_of(call)
+    }
+
+    /// Forgets the name of a call that its shard was told to end.
+    pub fn unlist(&mut self, call: CallId) {
+        self.registrar.unlist(call);
+    }
+
+    /// Frees the place of a session that has ended. `None` if it was free already.
+    pub fn end(&mut self, session: SessionRef) -> Option<CallId> {
+        self.registrar.release(session)
+    }
+
+    /// Opens no further call.
+    pub fn drain(&mut self) {
+        self.registrar.drain();
+    }
+
+    /// The places and who has them.
+    pub fn registrar(&self) -> &Registrar {
+        &self.registrar
+    }
+}
+
+fn credentials(minted: &Minted) -> Credentials {
+    let password = std::str::from_utf8(&minted.password).expect("invariant: ice-chars are ASCII");
+    Credentials {
+        ufrag: minted.ufrag.as_str().to_owned(),
+        password: password.to_owned(),
+    }
+}
+
+/// Runs what reads a stranger's text; a panic of it is a refusal of that text.
+fn contained<T>(run: impl FnOnce() -> Result<T, OfferError>) -> Result<T, OfferError> {
+    catch_unwind(AssertUnwindSafe(run))
+        .unwrap_or_else(|_| Err(OfferError::Refused("it cannot be processed".to_owned())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+    use syrinx_shared::keys::MasterSecret;
+    use syrinx_shared::route::{Epoch, Generation, ShardIndex, TransceiverId, UnixMinutes};
+    use syrinx_shared::wire::ufrag::decode;
+
+    const OFFER: &str = concat!(
+        "v=0\r\no=- 1 2 IN IP4 127.0.0.1\r\ns=-\r\nt=0 0\r\na=group:BUNDLE 0\r\n",
+        "m=audio 9 UDP/TLS/RTP/SAVPF 111\r\nc=IN IP4 0.0.0.0\r\na=mid:0\r\na=sendrecv\r\n",
+        "a=ice-ufrag:abcd\r\na=ice-pwd:abcdefghijklmnopqrstuvwx\r\n",
+        "a=fingerprint:sha-256 ",
+        "00:01:02:03:04:05:06:07:08:09:0A:0B:0C:0D:0E:0F:",
+        "10:11:12:13:14:15:16:17:18:19:1A:1B:1C:1D:1E:1F\r\n",
+        "a=setup:actpass\r\na=rtcp-mux\r\na=rtpmap:111 opus/48000/2\r\n",
+    );
+
+    fn ring() -> Arc<KeyRing> {
+        let epoch = Epoch::new(2).unwrap();
+        Arc::new(KeyRing::single(epoch, &MasterSecret::new([7; 32])))
+    }
+
+    fn calls(keys: Arc<KeyRing>) -> Calls {
+        let registrar = Registrar::new(TransceiverId(9), 1, 2, Generation(0));
+        let template = Template::new(&["192.0.2.1:3478".parse().unwrap()]).unwrap();
+        Calls::new(registrar, template, keys, ClusterId(3))
+    }
+
+    fn now() -> Now {
+        Now {
+            mono: Instant::now(),
+            wall: UnixMinutes(29_000_000),
+        }
+    }
+
+    fn random(call: u8) -> Randomness {
+        Randomness {
+            call: [call; 16],
+            ufrag: 0xbeef,
+            events: 1,
+        }
+    }
+
+    fn request(offer: &str) -> Request<'_> {
+        Request {
+            offer: offer.as_bytes(),
+            ..Request::default()
+        }
+    }
+
+    #[test]
+    fn an_answer_names_the_relay_and_carries_a_ufrag_that_decodes_to_the_place() {
+        let keys = ring();
+        let mut calls = calls(Arc::clone(&keys));
+        let now = now();
+        let opened = calls.open(now, random(1), request(OFFER)).unwrap();
+        assert!(
+            opened.answer.contains("192.0.2.1 3478 typ host"),
+            "{}",
+            opened.answer
+        );
+        let ufrag = opened
+            .answer
+            .lines()
+            .find_map(|l| l.strip_prefix("a=ice-ufrag:"))
+            .unwrap();
+        let decoded = decode(&keys, ufrag.as_bytes(), now.wall, 60).unwrap();
+        assert_eq!((decoded.cluster, decoded.random), (ClusterId(3), 0xbeef));
+        assert_eq!(decoded.session, opened.opening.session);
+        assert_eq!(decoded.session.shard, ShardIndex(0));
+        assert_eq!(calls.session_of(opened.call), Some(decoded.session));
+        assert_eq!(opened.opening.profile.id, opened.call.to_string());
+        let password = std::str::from_utf8(&opened.opening.password).unwrap();
+        assert!(opened.answer.contains(&format!("a=ice-pwd:{password}\r\n")));
+    }
+
+    #[test]
+    fn a_refused_offer_takes_no_place() {
+        let mut calls = calls(ring());
+        for _ in 0..3 {
+            let refused = calls
+                .open(now(), random(1), request("not an offer"))
+                .err()
+                .unwrap();
+            assert_eq!(refused.label(), "malformed");
+        }
+        assert_eq!(calls.registrar().session_count(), 0);
+    }
+
+    #[test]
+    fn a_ring_that_only_verifies_opens_nothing_and_takes_no_place() {
+        let text =
+            syrinx_shared::keys::edge_key_file(Epoch::new(2).unwrap(), &MasterSecret::new([7; 32]));
+        let mut calls = calls(Arc::new(KeyRing::parse(&text).unwrap()));
+        let refused = calls.open(now(), random(1), request(OFFER)).err().unwrap();
+        assert_eq!(refused, OpenError::Mint(MintError::NoMintingEpoch));
+        assert_eq!(calls.registrar().session_count(), 0);
+    }
+
+    #[test]
+    fn a_full_or_draining_process_refuses_before_it_reads_the_offer() {
+        let mut calls = calls(ring());
+        let first = calls.open(now(), random(1), request(OFFER)).unwrap();
+        calls.open(now(), random(2), request(OFFER)).unwrap();
+        let refused = calls
+            .open(now(), random(3), request("not an offer"))
+            .err()
+            .unwrap();
+        assert_eq!(refused, OpenError::Refused(Refusal::Full));
+        calls.abandon(first.opening.session);
+        calls.open(now(), random(4), request(OFFER)).unwrap();
+        calls.drain();
+        let refused = calls
+            .open(now(), random(5), request("not an offer"))
+            .err()
+            .unwrap();
+        assert_eq!(refused, OpenError::Refused(Refusal::Draining));
+    }
+
+    #[test]
+    fn every_label_is_listed() {
+        let errors = [
+            OpenError::Offer(OfferError::Malformed { line: 1, what: "" }),
+            OpenError::Offer(OfferError::TooLarge {
+                limit: 1,
+                unit: "bytes",
+            }),
+            OpenError::Offer(OfferError::NothingUsable("")),
+            OpenError::Offer(OfferError::Refused(String::new())),
+            OpenError::Refused(Refusal::Full),
+            OpenError::Refused(Refusal::Draining),
+            OpenError::Mint(MintError::NoMintingEpoch),
+            OpenError::Busy,
+        ];
+        assert_eq!(errors.map(|error| error.label()), OpenError::LABELS);
+    }
+
+    #[test]
+    fn a_panic_over_an_offer_is_a_refusal_of_it() {
+        let refused = contained::<()>(|| panic!("over an offer")).unwrap_err();
+        assert_eq!(OpenError::Offer(refused).label(), "engine_refused");
+    }
+}

@@ -1,0 +1,10 @@
+//! The real binary, from outside: its command line, its HTTP contract, and how it ends.
+//!
+//! Each test starts a process of its own on a loopback address of its own, so ports are the
+//! defaults and never collide.
+
+mod calls;
+mod cli;
+mod client;
+mod ending;
+mod process;
