@@ -37,7 +37,7 @@ const HTTP_WAIT: Duration = Duration::from_secs(10);
 /// Lines of standard error that are kept, the latest ones.
 const LOG_LINES_MAX: usize = 2_000;
 /// Lines of standard error that an error or a failed test shows.
-const LOG_LINES_SHOWN: usize = 40;
+const LOG_LINES_SHOWN: usize = 200;
 
 /// Test ports come from below the range that Linux hands out by itself (from 32768, see
 /// ip_local_port_range in ip-sysctl): a browser's socket never takes one before the daemon does.

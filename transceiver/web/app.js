@@ -9,6 +9,7 @@
 const CALLS_URL = "/v1/realtime/calls";
 const CHANNEL_LABEL = "oai-events";
 const ANSWER_WAIT_MS = 15_000;
+const HANG_UP_WAIT_MS = 2_000;
 const STATS_EVERY_MS = 1_000;
 const EVENTS_KEPT_MAX = 200;
 const EVENT_SHOWN_CHARS_MAX = 2_000;
@@ -183,9 +184,11 @@ class Call {
     if (this.over) return;
     this.over = true;
     this.timers.forEach(clearInterval);
-    if (syrinx.location) hangUpAt(syrinx.location);
-    this.pc?.close();
     release(syrinx.localStream);
+    // Closing the connection ends the session too, by itself and sooner than the DELETE would,
+    // which then finds no call: so one after the other.
+    if (syrinx.location) hangUpAt(syrinx.location).finally(() => this.pc.close());
+    else this.pc?.close();
     meters.stop();
     $("voice").srcObject = null;
     sendButton.disabled = true;
@@ -253,11 +256,16 @@ function refusal(response, body) {
   return `The transceiver refused the call (${response.status}): ${said}${again}`;
 }
 
-function hangUpAt(url) {
+async function hangUpAt(url) {
   syrinx.location = null;
-  // keepalive lets the request outlive a page that is being left. A failure is harmless: the
-  // session ends by itself when its checks stop.
-  fetch(url, { method: "DELETE", keepalive: true }).catch(() => {});
+  try {
+    // keepalive lets the request outlive a page that is being left.
+    await fetch(url, {
+      method: "DELETE", keepalive: true, signal: AbortSignal.timeout(HANG_UP_WAIT_MS),
+    });
+  } catch {
+    // Harmless: the session ends by itself when its checks stop.
+  }
 }
 
 function release(stream) {

@@ -24,7 +24,7 @@ const PAGE_WAIT: Duration = Duration::from_secs(60);
 const CLOSE_WAIT: Duration = Duration::from_secs(10);
 
 /// One running browser with the page in it.
-pub struct Chromium {
+pub(crate) struct Chromium {
     driver: Child,
     commands: Option<ChildStdin>,
     replies: Receiver<String>,
@@ -34,7 +34,7 @@ pub struct Chromium {
 impl Chromium {
     /// Starts a browser whose microphone hears `speech` round and round; `folder` is made, and
     /// takes the profile and recordings.
-    pub fn launch(folder: &Path, speech: &Path) -> Self {
+    pub(crate) fn launch(folder: &Path, speech: &Path) -> Self {
         install_driver();
         std::fs::create_dir_all(folder).expect("a folder for the browser");
         let mut driver = Command::new("node")
@@ -71,35 +71,35 @@ impl Chromium {
     }
 
     /// Loads a page and gives the HTTP status.
-    pub fn open(&mut self, url: &str) -> u64 {
+    pub(crate) fn open(&mut self, url: &str) -> u64 {
         self.command(json!({ "do": "open", "url": url }))
             .as_u64()
             .expect("a status")
     }
 
     /// Clicks like a person does, once the element can be clicked.
-    pub fn click(&mut self, selector: &str) {
+    pub(crate) fn click(&mut self, selector: &str) {
         self.command(json!({ "do": "click", "selector": selector }));
     }
 
     /// Replaces the text of an input.
-    pub fn fill(&mut self, selector: &str, text: &str) {
+    pub(crate) fn fill(&mut self, selector: &str, text: &str) {
         self.command(json!({ "do": "fill", "selector": selector, "text": text }));
     }
 
     /// The value of an expression in the page.
-    pub fn evaluate(&mut self, expression: &str) -> Value {
+    pub(crate) fn evaluate(&mut self, expression: &str) -> Value {
         self.command(json!({ "do": "evaluate", "expression": expression }))
     }
 
     /// Waits until an expression is true in the page, and gives its value.
-    pub fn wait(&mut self, expression: &str) -> Value {
+    pub(crate) fn wait(&mut self, expression: &str) -> Value {
         let timeout_ms = PAGE_WAIT.as_secs() * 1000;
         self.command(json!({ "do": "wait", "expression": expression, "timeout_ms": timeout_ms }))
     }
 
     /// Records what comes back for so long as it takes to have `seconds` of it.
-    pub fn record(&mut self, name: &str, seconds: f64) -> PathBuf {
+    pub(crate) fn record(&mut self, name: &str, seconds: f64) -> PathBuf {
         self.command(json!({ "do": "record_start" }));
         let start = Instant::now();
         loop {
@@ -119,13 +119,13 @@ impl Chromium {
     }
 
     /// Errors on the page's console so far.
-    pub fn complaints(&mut self) -> Vec<String> {
+    pub(crate) fn complaints(&mut self) -> Vec<String> {
         let complaints = self.command(json!({ "do": "complaints" }));
         serde_json::from_value(complaints).expect("a list of texts")
     }
 
     /// Closes the browser, and shows that none of its processes is left.
-    pub fn close(mut self) {
+    pub(crate) fn close(mut self) {
         self.command(json!({ "do": "close" }));
         let start = Instant::now();
         while !processes_of(&self.folder).is_empty() {

@@ -10,6 +10,7 @@ import { chromium } from "playwright-core";
 
 const SAMPLE_RATE_HZ = 48_000;
 const POLL_MS = 100;
+const PAGE_STATE = "({ state: window.syrinx.state, error: window.syrinx.error })";
 const STEP_WAIT_MS = 60_000;
 
 const FLAGS = [
@@ -46,7 +47,10 @@ const commands = {
     page = context.pages()[0] ?? await context.newPage();
     page.setDefaultTimeout(STEP_WAIT_MS);
     page.on("console", (message) => {
-      if (message.type() === "error") complaints.push(message.text());
+      const { url } = message.location();
+      // Browsers look for an icon unasked, and the page has none.
+      if (message.type() !== "error" || url.endsWith("/favicon.ico")) return;
+      complaints.push(`${message.text()} ${url}`);
     });
     page.on("pageerror", (error) => complaints.push(String(error)));
     return context.browser()?.version() ?? null;
@@ -79,7 +83,7 @@ const commands = {
       const value = await page.evaluate(expression);
       if (value) return value;
       if (Date.now() > deadline) {
-        const { state, error } = await page.evaluate("({ ...window.syrinx, localStream: 0, remoteStream: 0 })");
+        const { state, error } = await page.evaluate(PAGE_STATE);
         throw new Error(`never true: ${expression} (page state ${state}, error ${error})`);
       }
       await new Promise((resolve) => setTimeout(resolve, POLL_MS));

@@ -10,7 +10,6 @@ mod chromium;
 mod speech;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use syrinx_bench::hearing::{Likeness, Recording, likeness};
@@ -24,7 +23,9 @@ use speech::{Speaker, speak};
 /// What a true echo reaches at least: through a codec and a jitter buffer it scores about 0.95.
 const SAME_SPEECH_MIN: f64 = 0.8;
 /// What anything else stays below: other words in another voice score about 0.1.
-const OTHER_SPEECH_MAX: f64 = 0.4;
+const OTHER_SPEECH_MAX: f64 = 0.3;
+/// Recordings made before a call counts as one that does not carry what was said.
+const RECORDINGS_MAX: usize = 3;
 
 /// A browser takes a whole core: on a small machine two scenarios at once would only wait for
 /// each other.
@@ -57,8 +58,7 @@ fn hears_itself(options: EdgeOptions) {
     let mut browser = Chromium::launch(&edge.folder().join("browser"), &file);
     start_call(&mut browser, &edge);
 
-    let returned = hear(&mut browser, "returned.wav", &sentence);
-    assert_same(&sentence, &returned);
+    let returned = hear(&mut browser, &sentence);
     let (_, other) = speak(edge.folder(), Speaker::Second);
     assert_other(&other, &returned);
 
@@ -103,10 +103,8 @@ fn two_browsers_at_once_land_on_different_shards_and_hear_only_themselves() {
 
     edge.wait_for_sessions(&[1.0, 1.0])
         .expect("one session on each of the two shards");
-    let returned = hear(&mut first, "returned.wav", &sentence);
-    let other_returned = hear(&mut second, "returned.wav", &other_sentence);
-    assert_same(&sentence, &returned);
-    assert_same(&other_sentence, &other_returned);
+    let returned = hear(&mut first, &sentence);
+    let other_returned = hear(&mut second, &other_sentence);
     assert_other(&other_sentence, &returned);
     assert_other(&sentence, &other_returned);
     first.close();
@@ -132,8 +130,7 @@ fn a_call_outlives_a_relay_that_is_killed_and_started_again() {
     browser.wait(&format!("window.syrinx.stats.packetsBack > {before} + 50"));
     browser.wait("window.syrinx.state === 'live'");
 
-    let returned = hear(&mut browser, "after.wav", &sentence);
-    assert_same(&sentence, &returned);
+    hear(&mut browser, &sentence);
     let states = browser.evaluate("window.syrinx.connectionStates.join(' ')");
     let states = states.as_str().expect("a text").to_owned();
     assert!(
@@ -168,26 +165,27 @@ fn start_call(browser: &mut Chromium, edge: &Edge) {
     browser.wait("window.syrinx.state === 'live'");
 }
 
-/// Records long enough for one whole sentence to be inside, wherever the recording began.
-fn hear(browser: &mut Chromium, name: &str, sentence: &Recording) -> Recording {
-    let file = browser.record(name, 2.0 * sentence.seconds() + 1.0);
-    read(&file)
-}
-
-fn read(file: &Path) -> Recording {
-    Recording::read_wav(file).expect("the browser's recording")
-}
-
-fn assert_same(sentence: &Recording, returned: &Recording) {
-    let found: Likeness = likeness(sentence, returned);
-    assert!(
-        found.windows >= 5,
-        "too little speech to judge by: {found:?}"
-    );
-    assert!(
-        found.score >= SAME_SPEECH_MIN,
-        "what came back is not what was said: {found:?}"
-    );
+/// Records what comes back until it is the sentence by its waveform, and gives that recording.
+///
+/// A machine whose cores are busy may starve the browser's audio threads, which tears holes into
+/// one recording; sound that is not the sentence scores a tenth of what is asked for, every time.
+fn hear(browser: &mut Chromium, sentence: &Recording) -> Recording {
+    let mut tries: Vec<Likeness> = Vec::new();
+    while tries.len() < RECORDINGS_MAX {
+        // Long enough for one whole sentence to be inside, wherever the recording begins.
+        let file = browser.record("returned.wav", 2.0 * sentence.seconds() + 1.0);
+        let returned = Recording::read_wav(&file).expect("the browser's recording");
+        let found = likeness(sentence, &returned);
+        assert!(
+            found.windows >= 5,
+            "too little speech to judge by: {found:?}"
+        );
+        if found.score >= SAME_SPEECH_MIN {
+            return returned;
+        }
+        tries.push(found);
+    }
+    panic!("what came back is not what was said: {tries:?}");
 }
 
 fn assert_other(sentence: &Recording, returned: &Recording) {

@@ -8,7 +8,7 @@ use syrinx_bench::hearing::Recording;
 /// Who says what. The two differ in voice and in words, so that each can serve as the other's
 /// control.
 #[derive(Clone, Copy)]
-pub enum Speaker {
+pub(crate) enum Speaker {
     /// A low voice.
     First,
     /// A high voice.
@@ -39,7 +39,7 @@ impl Speaker {
 
 /// Speaks into a WAV file in `folder`, with a short pause at its end, since the browser plays it
 /// round and round. Gives the file and what is in it.
-pub fn speak(folder: &Path, speaker: Speaker) -> (PathBuf, Recording) {
+pub(crate) fn speak(folder: &Path, speaker: Speaker) -> (PathBuf, Recording) {
     let spoken = folder.join(format!("{}-spoken.wav", speaker.voice()));
     let file = folder.join(format!("{}.wav", speaker.voice()));
     run("espeak-ng", |command| {
