@@ -3,10 +3,10 @@
 //! A session owns the [`Engine`] that speaks WebRTC, the paths to the client, the [`Backend`] that
 //! answers, and the deadlines that end it. What it guards:
 //!
-//! - **Nothing unauthenticated is answered or changes anything.** A datagram that did not come by an
-//!   admitted path must be a Binding request with the right cookie and integrity; anything else is
-//!   refused before the engine sees it. An engine left alone accepts DTLS and RTP from anywhere,
-//!   and a handful of forged DTLS datagrams ends its handshake.
+//! - **Nothing unauthenticated is answered or changes anything.** A datagram that did not come by
+//!   an admitted path must be a Binding request with the right cookie and integrity; anything else
+//!   is refused before the engine sees it. An engine left alone accepts DTLS and RTP from
+//!   anywhere, and a handful of forged DTLS datagrams ends its handshake.
 //! - **It ends, once, for a reason.** Set-up has a deadline, and so has silence: liveness counts
 //!   from the last packet that authenticated, whatever ICE thinks.
 //! - **A step is bounded.** One datagram or one time-out leads to a limited number of outputs.
@@ -347,10 +347,12 @@ impl Session {
         for _ in 0..OUTPUTS_MAX {
             match self.engine.poll() {
                 Ok(Output::Transmit(transmit)) => self.transmit(step, path, &transmit),
-                Ok(Output::Event(Event::Closed)) => {
-                    return Progress::Ended(EndReason::ClientClosed);
+                Ok(Output::Event(event)) => {
+                    let progress = self.handle_event(step.now.mono, path, event);
+                    if progress != Progress::Alive {
+                        return progress;
+                    }
                 }
-                Ok(Output::Event(event)) => self.handle_event(step.now.mono, path, event),
                 Ok(Output::Timeout(at)) => {
                     self.engine_timeout = at;
                     if !self.engine.is_alive() {
@@ -387,7 +389,7 @@ impl Session {
         }
     }
 
-    fn handle_event(&mut self, now: Instant, path: Option<PathIndex>, event: Event) {
+    fn handle_event(&mut self, now: Instant, path: Option<PathIndex>, event: Event) -> Progress {
         let since_offer = now.saturating_duration_since(self.offered);
         match event {
             Event::Connected => {
@@ -411,8 +413,9 @@ impl Session {
                 self.handle_message(channel, &data);
             }
             Event::ChannelClosed(channel) => self.channels.retain(|&open| open != channel),
-            Event::Closed => unreachable!("settle() has ended the session"),
+            Event::Closed => return Progress::Ended(EndReason::ClientClosed),
         }
+        Progress::Alive
     }
 
     fn heard_media(&mut self, now: Instant, path: Option<PathIndex>, newest_audio: bool) {

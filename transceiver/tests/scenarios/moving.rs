@@ -102,7 +102,14 @@ fn the_client_moves_back_and_forth_and_across_families() {
 fn a_data_only_session_follows_too() {
     let mut world = World::new();
     let session = world.reference();
-    let client = Client::with(world.now, "192.0.2.10:5000", true, None);
+    let client = Client::with(
+        world.now,
+        "192.0.2.10:5000",
+        Shape {
+            audio: None,
+            ..Shape::default()
+        },
+    );
     let backend = Box::new(syrinx_transceiver::backend::echo::Echo::default());
     let client = world.call_with(session, client, backend);
     world.connect();

@@ -3,6 +3,7 @@
 use super::support::*;
 use std::time::Duration;
 use syrinx_shared::wire::encap::Direction;
+use syrinx_transceiver::backend::echo::Echo;
 use syrinx_transceiver::session::EndReason;
 use syrinx_transceiver::shard::counters::Fate;
 
@@ -64,8 +65,16 @@ fn a_client_without_audio_or_without_a_channel_connects() {
     ] {
         let session = world.reference();
         let addr = format!("192.0.2.10:{}", 6000 + session.slot.value());
-        let client = Client::with(world.now, &addr, channel, audio);
-        let backend = Box::new(syrinx_transceiver::backend::echo::Echo::default());
+        let client = Client::with(
+            world.now,
+            &addr,
+            Shape {
+                channel,
+                audio,
+                ..Shape::default()
+            },
+        );
+        let backend = Box::new(Echo::default());
         world.call_with(session, client, backend);
     }
     world.run_until("all connect", |world| {
@@ -83,6 +92,47 @@ fn a_client_without_audio_or_without_a_channel_connects() {
         0,
         "a send-only client is not played to"
     );
+}
+
+#[test]
+fn clients_of_either_dtls_version_connect() {
+    use str0m::config::DtlsVersion::{Auto, Dtls12, Dtls13};
+    for dtls in [Dtls12, Dtls13, Auto] {
+        let mut world = World::new();
+        let session = world.reference();
+        let shape = Shape {
+            dtls,
+            ..Shape::default()
+        };
+        let client = Client::with(world.now, "192.0.2.10:5000", shape);
+        let client = world.call_with(session, client, Box::new(Echo::default()));
+        world.connect();
+        let now = world.now;
+        world.clients[client].speak(now, &opus(1));
+        world.run(PACKET);
+        assert_eq!(world.clients[client].heard.len(), 1, "{dtls:?}");
+        assert_eq!(world.dropped(), [], "{dtls:?}");
+    }
+}
+
+#[test]
+fn a_channel_that_both_sides_agree_on_is_greeted_and_echoes() {
+    let mut world = World::new();
+    let session = world.reference();
+    let shape = Shape {
+        negotiated: Some(7),
+        ..Shape::default()
+    };
+    let client = Client::with(world.now, "192.0.2.10:5000", shape);
+    let client = world.call_with(session, client, Box::new(Echo::default()));
+    world.connect();
+    let now = world.now;
+    world.clients[client].say(now, br#"{"type":"x"}"#, false);
+    world.run(Duration::from_millis(100));
+    let events = world.clients[client].events();
+    assert_eq!(events.len(), 2);
+    assert_eq!(events[0]["type"], "session.created");
+    assert_eq!(events[1]["type"], "x");
 }
 
 #[test]

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use str0m::change::{SdpAnswer, SdpPendingOffer};
-use str0m::channel::ChannelId;
+use str0m::channel::{ChannelConfig, ChannelId};
+use str0m::config::DtlsVersion;
 use str0m::media::{Direction as MediaDirection, MediaKind, Mid};
 use str0m::net::{Protocol, Receive};
 use str0m::rtp::{Extension, RtpPacket, RtpWrite};
@@ -157,7 +158,8 @@ impl World {
         mut client: Client,
         backend: Box<dyn Backend>,
     ) -> usize {
-        let (opening, answer) = self.opening(session, &client.offer, backend);
+        let (opening, answer) =
+            self.opening_with(session, &client.offer, client.negotiated, backend);
         client.accept(&answer);
         client.session = session;
         client.password = opening.password;
@@ -175,6 +177,16 @@ impl World {
         offer: &str,
         backend: Box<dyn Backend>,
     ) -> (Opening, String) {
+        self.opening_with(session, offer, None, backend)
+    }
+
+    fn opening_with(
+        &self,
+        session: SessionRef,
+        offer: &str,
+        negotiated: Option<u16>,
+        backend: Box<dyn Backend>,
+    ) -> (Opening, String) {
         let minted =
             mint(&self.keys, ClusterId(1), session, self.now().wall, 77).expect("the ring mints");
         let credentials = Credentials {
@@ -184,7 +196,7 @@ impl World {
         let offer = Offer::parse(offer.as_bytes()).unwrap();
         let (engine, answer) = self
             .template
-            .answer(self.now, &offer, &credentials, None)
+            .answer(self.now, &offer, &credentials, negotiated)
             .unwrap();
         let opening = Opening {
             session,
@@ -333,6 +345,27 @@ pub(crate) enum Loses {
     AllButChecks,
 }
 
+/// What kind of client it is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shape {
+    pub(crate) channel: bool,
+    /// The SCTP stream of a channel that both sides agree on instead of opening it in band.
+    pub(crate) negotiated: Option<u16>,
+    pub(crate) audio: Option<MediaDirection>,
+    pub(crate) dtls: DtlsVersion,
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Self {
+            channel: true,
+            negotiated: None,
+            audio: Some(MediaDirection::SendRecv),
+            dtls: DtlsVersion::Dtls12,
+        }
+    }
+}
+
 /// A WebRTC client.
 pub(crate) struct Client {
     pub(crate) rtc: Rtc,
@@ -345,6 +378,7 @@ pub(crate) struct Client {
     pub(crate) password: [u8; 32],
     pub(crate) offer: String,
     pending: Option<SdpPendingOffer>,
+    negotiated: Option<u16>,
     pub(crate) mid: Option<Mid>,
     pub(crate) channel: Option<ChannelId>,
     pub(crate) connected: bool,
@@ -361,18 +395,14 @@ pub(crate) struct Client {
 impl Client {
     /// A client with a microphone and a data channel.
     pub(crate) fn new(now: Instant, addr: &str) -> Self {
-        Self::with(now, addr, true, Some(MediaDirection::SendRecv))
+        Self::with(now, addr, Shape::default())
     }
 
-    pub(crate) fn with(
-        now: Instant,
-        addr: &str,
-        channel: bool,
-        audio: Option<MediaDirection>,
-    ) -> Self {
+    pub(crate) fn with(now: Instant, addr: &str, shape: Shape) -> Self {
         let addr: SocketAddr = addr.parse().unwrap();
         let mut rtc = RtcConfig::new()
             .set_crypto_provider(Arc::new(str0m::crypto::from_feature_flags()))
+            .set_dtls_version(shape.dtls)
             .clear_codecs()
             .enable_opus(true, false)
             .clear_extension_map()
@@ -382,9 +412,17 @@ impl Client {
             .build(now);
         rtc.add_local_candidate(Candidate::host(addr, Protocol::Udp).unwrap());
         let mut api = rtc.sdp_api();
-        let mid = audio.map(|way| api.add_media(MediaKind::Audio, way, None, None, None));
-        if channel {
-            api.add_channel("oai-events".into());
+        let mid = shape
+            .audio
+            .map(|way| api.add_media(MediaKind::Audio, way, None, None, None));
+        let label = "oai-events".to_owned();
+        if shape.channel {
+            let negotiated = shape.negotiated;
+            api.add_channel_with_config(ChannelConfig {
+                label,
+                negotiated,
+                ..Default::default()
+            });
         }
         let (offer, pending) = api.apply().unwrap();
         Self {
@@ -396,6 +434,7 @@ impl Client {
             password: [0; 32],
             offer: offer.to_sdp_string(),
             pending: Some(pending),
+            negotiated: shape.negotiated,
             mid,
             channel: None,
             connected: false,

@@ -1,0 +1,129 @@
+//! The client's side of ICE and DTLS, as an offer states it: at the session or in any section.
+
+use super::{OfferError, malformed};
+
+/// Shortest and longest ICE ufrag and password (RFC 8839, 5.4).
+const UFRAG_CHARS: std::ops::RangeInclusive<usize> = 4..=256;
+const PASSWORD_CHARS: std::ops::RangeInclusive<usize> = 22..=256;
+/// Bytes of a SHA-256 digest.
+const SHA256_BYTES: usize = 32;
+
+/// Which DTLS roles the offerer can take (RFC 8842, 5.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Setup {
+    ActPass,
+    Active,
+    Passive,
+}
+
+/// The client's side of ICE and DTLS: everything its transport must prove.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Transport {
+    ufrag: Option<String>,
+    password: Option<String>,
+    /// Upper-case hexadecimal with colons, of SHA-256.
+    fingerprint: Option<String>,
+    other_fingerprint: bool,
+    setup: Option<Setup>,
+}
+
+/// The transport of an offer, complete.
+pub(super) struct TransportFacts<'a> {
+    pub(super) ufrag: &'a str,
+    pub(super) password: &'a str,
+    pub(super) fingerprint: &'a str,
+    pub(super) setup: Setup,
+}
+
+impl<'a> TransportFacts<'a> {
+    /// Puts a transport together from `places`, in order of preference.
+    pub(super) fn first_of(
+        places: impl Iterator<Item = &'a Transport> + Clone,
+    ) -> Result<Self, OfferError> {
+        let places = || places.clone();
+        let both = |place: &'a Transport| place.ufrag.as_deref().zip(place.password.as_deref());
+        let Some((ufrag, password)) = places().find_map(both) else {
+            return Err(malformed(0, "no a=ice-ufrag with an a=ice-pwd"));
+        };
+        let Some(fingerprint) = places().find_map(|place| place.fingerprint.as_deref()) else {
+            return Err(if places().any(|place| place.other_fingerprint) {
+                OfferError::NothingUsable("its a=fingerprint is not of sha-256")
+            } else {
+                malformed(0, "no a=fingerprint")
+            });
+        };
+        let setup = places()
+            .find_map(|place| place.setup)
+            .unwrap_or(Setup::ActPass);
+        Ok(Self {
+            ufrag,
+            password,
+            fingerprint,
+            setup,
+        })
+    }
+}
+
+impl Transport {
+    pub(super) fn read_attribute(
+        &mut self,
+        number: usize,
+        name: &str,
+        value: &str,
+    ) -> Result<(), OfferError> {
+        match name {
+            "ice-ufrag" => self.ufrag = Some(ice_token(number, value, UFRAG_CHARS)?),
+            "ice-pwd" => self.password = Some(ice_token(number, value, PASSWORD_CHARS)?),
+            "fingerprint" => self.read_fingerprint(number, value)?,
+            "setup" => {
+                self.setup = Some(match value {
+                    "actpass" => Setup::ActPass,
+                    "active" => Setup::Active,
+                    "passive" => Setup::Passive,
+                    _ => return Err(malformed(number, "a=setup is actpass, active or passive")),
+                });
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn read_fingerprint(&mut self, number: usize, value: &str) -> Result<(), OfferError> {
+        let Some((hash, digest)) = value.split_once(char::is_whitespace) else {
+            return Err(malformed(
+                number,
+                "a=fingerprint needs a hash function and a digest",
+            ));
+        };
+        if !hash.eq_ignore_ascii_case("sha-256") {
+            self.other_fingerprint = true;
+            return Ok(());
+        }
+        let digest = digest.trim();
+        let is_byte = |hex: &str| hex.len() == 2 && hex.bytes().all(|c| c.is_ascii_hexdigit());
+        if digest.split(':').count() != SHA256_BYTES || !digest.split(':').all(is_byte) {
+            return Err(malformed(
+                number,
+                "a sha-256 fingerprint is 32 hexadecimal bytes",
+            ));
+        }
+        self.fingerprint = Some(digest.to_ascii_uppercase());
+        Ok(())
+    }
+}
+
+/// Some stacks use characters beyond RFC 8839's ice-char; any visible ASCII is taken.
+fn ice_token(
+    number: usize,
+    value: &str,
+    length: std::ops::RangeInclusive<usize>,
+) -> Result<String, OfferError> {
+    if length.contains(&value.len()) && value.bytes().all(|byte| byte.is_ascii_graphic()) {
+        Ok(value.to_owned())
+    } else {
+        Err(malformed(
+            number,
+            "an ICE ufrag has 4 to 256 characters, a password 22 to 256",
+        ))
+    }
+}
