@@ -1,0 +1,7 @@
+//! Fuzzes `targets::bundle`: see there for what it promises.
+#![no_main]
+
+#[path = "../targets.rs"]
+mod targets;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| targets::bundle(data));
