@@ -270,6 +270,42 @@ fn spelling_makes_no_difference() {
 }
 
 #[test]
+fn header_extensions_keep_the_numbers_of_the_offer() {
+    let (level, mid) = (
+        "urn:ietf:params:rtp-hdrext:ssrc-audio-level",
+        "urn:ietf:params:rtp-hdrext:sdes:mid",
+    );
+    let plain = chrome();
+    let with = |level_id: &str, mid_id: &str| {
+        plain
+            .replace(&format!("a=extmap:1 {level}\n"), level_id)
+            .replace(&format!("a=extmap:4 {mid}\n"), mid_id)
+    };
+    let swapped = with(
+        &format!("a=extmap:4 {level}\n"),
+        &format!("a=extmap:1 {mid}\n"),
+    );
+    let only_mid = with("", &format!("a=extmap:1/sendonly {mid}\n"));
+    let beyond_one_byte = with("", &format!("a=extmap:15 {mid}\n"));
+    let extmaps = |offer: &str| -> Vec<String> {
+        let answer = answer(offer).unwrap();
+        let mut lines: Vec<_> = answer
+            .lines()
+            .filter_map(|line| line.strip_prefix("a=extmap:"))
+            .map(str::to_owned)
+            .collect();
+        lines.sort();
+        lines
+    };
+    assert_eq!(
+        extmaps(&swapped),
+        [format!("1 {mid}"), format!("4 {level}")]
+    );
+    assert_eq!(extmaps(&only_mid), [format!("1 {mid}")]);
+    assert_eq!(extmaps(&beyond_one_byte), [""; 0]);
+}
+
+#[test]
 fn directions_are_answered_from_the_other_side() {
     for (offered, answered) in [
         ("sendrecv", "sendrecv"),
