@@ -10,17 +10,22 @@ use super::source::{Finding, Source, Token, next_outside, reads, without_tests};
 
 /// What a crate is for, its names, and the beginnings of the paths that may name it. `bench` may
 /// see everything, and tests may drive what they test with what they like.
-const OWNERS: [(&str, &[&str], &[&str]); 5] = [
+const OWNERS: [(&str, &[&str], &[&str]); 6] = [
     (
         "the engine",
         &["str0m", "dimpl"],
         &["transceiver/src/engine"],
     ),
     (
-        "the kernel",
-        &["io_uring", "libc"],
-        &["shared/src/uring", "shared/src/worker"],
+        "the kernel's constants",
+        &["libc"],
+        &[
+            "shared/src/cores.rs",
+            "shared/src/uring",
+            "shared/src/worker",
+        ],
     ),
+    ("the ring", &["io_uring"], &["shared/src/uring"]),
     ("pinning", &["core_affinity"], &["shared/src/cores.rs"]),
     (
         "slow work of a worker",
