@@ -87,7 +87,8 @@ impl fmt::Display for Origin {
 pub enum ConfigError {
     /// The file cannot be read.
     #[error(
-        "{path}: cannot be read: {source}; check the path given with --config and that this user may read it"
+        "{path}: cannot be read: {source}; check the path given with --config and that this user \
+         may read it"
     )]
     Read {
         /// The file as it was named on the command line.

@@ -115,7 +115,8 @@ impl Desk {
         })
     }
 
-    /// Ends a call. It can be found no more from then on; its place is free when the worker says so.
+    /// Ends a call. It can be found no more from then on; its place is free when the worker says
+    /// so.
     ///
     /// # Errors
     ///

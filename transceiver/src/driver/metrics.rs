@@ -14,7 +14,7 @@ use crate::signalling::calls::OpenError;
 /// One worker's share.
 #[derive(Debug)]
 pub struct ShardMetrics {
-    totals: Vec<(Published, fn(&Counters) -> u64)>,
+    totals: Vec<(Published, Read)>,
     records: Vec<(Published, Fate)>,
     ends: Vec<(Published, EndReason)>,
     oversize: Published,
@@ -22,7 +22,9 @@ pub struct ShardMetrics {
     io: IoMetrics,
 }
 
-type Total = (&'static str, fn(&Counters) -> u64);
+/// Where a counter is read from.
+type Read = fn(&Counters) -> u64;
+type Total = (&'static str, Read);
 
 const TOTALS: &[Total] = &[
     ("syrinx_transceiver_bundles_total", |c| c.bundles),

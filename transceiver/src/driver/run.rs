@@ -141,12 +141,10 @@ fn say_ready(config: &Config, workers: &Workers) {
             "calls need no key, and signalling is not on a loopback address: allow_anonymous = true"
         );
     }
-    let status = format!(
-        "{} workers ({}), signalling on {listen}",
-        workers.count(),
-        workers.io_model()
-    );
-    tracing::info!(inner = %config.media.inner_listen, admin = %config.admin.listen, "serving: {status}");
+    let (count, io_model) = (workers.count(), workers.io_model());
+    let status = format!("{count} worker(s) on {io_model}, signalling on {listen}");
+    let (inner, admin) = (config.media.inner_listen, config.admin.listen);
+    tracing::info!(%inner, %admin, "serving: {status}");
     process::notify_ready(&status);
 }
 
@@ -166,7 +164,7 @@ impl Control {
                 Some(loss) = self.news.losses.recv() => return Some(loss),
                 wish = self.signals.next() => match wish {
                     Wish::Stop => return None,
-                    Wish::Reload => tracing::info!("SIGHUP: nothing is read again; restart instead"),
+                    Wish::Reload => tracing::info!("SIGHUP: read nothing: restart for that"),
                 },
             }
         }

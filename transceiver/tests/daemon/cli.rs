@@ -178,3 +178,40 @@ fn cores_that_are_not_there_are_named() {
         "{line}"
     );
 }
+
+#[test]
+fn without_io_uring_the_ring_is_refused_and_auto_falls_back() {
+    // strace makes the kernel refuse, as a seccomp filter would; timeout ends the whole group.
+    let run = |io_model: &str, seconds: &str| {
+        let ground = Ground::new();
+        let config = ground.write_config(&format!("[workers]\ncount = 1\nio_model = {io_model:?}"));
+        let mut command = Command::new("timeout");
+        command.args(["--signal=TERM", seconds, "strace", "-f", "-o", "/dev/null"]);
+        command.args(["-e", "inject=io_uring_setup:error=EPERM"]);
+        command
+            .arg(env!("CARGO_BIN_EXE_syrinx-transceiver"))
+            .arg("--config")
+            .arg(config);
+        let output = command.output().unwrap();
+        (
+            output.status.code(),
+            String::from_utf8(output.stderr).unwrap(),
+        )
+    };
+    let (code, said) = run("ring", "20");
+    assert_eq!(code, Some(1), "{said}");
+    assert!(
+        said.contains("syrinx-transceiver: worker 0 on core "),
+        "{said}"
+    );
+    assert!(
+        said.contains("set `sysctl kernel.io_uring_disabled=0`"),
+        "{said}"
+    );
+    let (_, said) = run("auto", "3");
+    assert!(
+        said.contains("model=mmsg") && said.contains("io_uring is not permitted"),
+        "{said}"
+    );
+    assert!(said.contains("1 worker(s) on mmsg"), "{said}");
+}
