@@ -25,7 +25,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use thiserror::Error;
 
-use exposition::Exposition;
+pub use exposition::Exposition;
 
 /// Time for a daemon to become healthy or to leave: generous, because test machines share their
 /// cores with builds and browsers.

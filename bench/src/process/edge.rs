@@ -133,7 +133,7 @@ impl Edge {
         })
     }
 
-    /// Waits until the transceiver's workers hold these numbers of sessions, in the workers' order.
+    /// Waits until the transceiver's workers hold these numbers of sessions, in their order.
     ///
     /// # Errors
     /// It never comes to that, or the transceiver ended.
@@ -141,11 +141,26 @@ impl Edge {
         let what = format!("{by_worker:?} sessions by worker");
         self.transceiver.wait(&what, |transceiver| {
             let metrics = transceiver.metrics().unwrap_or_default();
-            let sessions = metrics.by("syrinx_transceiver_sessions", "worker");
-            sessions.values().eq(by_worker)
+            metrics.by(SESSIONS, "worker").values().eq(by_worker)
         })
     }
+
+    /// Waits until the transceiver holds this number of sessions, on whichever workers.
+    ///
+    /// # Errors
+    /// It never comes to that, or the transceiver ended.
+    pub fn wait_for_sessions_in_all(&mut self, count: f64) -> Result<(), ProcessError> {
+        self.transceiver
+            .wait(&format!("{count} sessions in all"), |transceiver| {
+                transceiver
+                    .metrics()
+                    .is_ok_and(|metrics| metrics.sum(SESSIONS, &[]) == count)
+            })
+    }
 }
+
+/// The gauge of sessions that a worker holds.
+const SESSIONS: &str = "syrinx_transceiver_sessions";
 
 /// Makes the cluster's keys as an operator does, and gives their file.
 fn make_keys(relay: &Path, folder: &Path) -> Result<PathBuf, ProcessError> {

@@ -101,17 +101,18 @@ impl Chromium {
     /// Records what comes back for so long as it takes to have `seconds` of it.
     pub(crate) fn record(&mut self, name: &str, seconds: f64) -> PathBuf {
         self.command(json!({ "do": "record_start" }));
-        let start = Instant::now();
-        loop {
-            let have = self.command(json!({ "do": "recorded_seconds" })).as_f64();
-            if have.expect("a number of seconds") >= seconds {
-                break;
-            }
-            assert!(
-                start.elapsed() < STEP_WAIT,
-                "only {have:?} s of sound in {STEP_WAIT:?}"
-            );
+        let (mut have, mut since) = (0.0, Instant::now());
+        while have < seconds {
             std::thread::sleep(Duration::from_millis(250));
+            let reply = self.command(json!({ "do": "recorded_seconds" }));
+            let seen = reply.as_f64().expect("a number of seconds");
+            if seen > have {
+                (have, since) = (seen, Instant::now());
+            }
+            if since.elapsed() > STEP_WAIT {
+                let page = self.evaluate("[window.syrinx.state, window.syrinx.stats]");
+                panic!("no sound for {STEP_WAIT:?} after {have} s; the page says {page}");
+            }
         }
         let file = self.folder.join(name);
         self.command(json!({ "do": "record_stop", "file": file }));

@@ -107,6 +107,13 @@ fn two_browsers_at_once_land_on_different_shards_and_hear_only_themselves() {
     let other_returned = hear(&mut second, &other_sentence);
     assert_other(&other_sentence, &returned);
     assert_other(&sentence, &other_returned);
+
+    // Leaving the page is hanging up too, and of this one call only.
+    assert_eq!(second.open(&edge.page_url("")), 200);
+    wait_for_hang_ups(&mut edge, 1.0);
+    edge.wait_for_sessions_in_all(1.0)
+        .expect("the other call goes on");
+    assert_eq!(first.evaluate("window.syrinx.state"), "live");
     first.close();
     second.close();
 }
@@ -247,10 +254,23 @@ fn echoes_an_event(browser: &mut Chromium) {
 fn hang_up(browser: &mut Chromium, edge: &mut Edge) {
     browser.click("#hangup");
     browser.wait("window.syrinx.state === 'ended'");
-    let freed = edge.transceiver.wait("the session's end", |transceiver| {
+    wait_for_hang_ups(edge, 1.0);
+    edge.wait_for_sessions_in_all(0.0)
+        .expect("hanging up frees the session");
+}
+
+/// Waits until so many sessions have ended because the client said so: by the API, or by closing
+/// its connection.
+fn wait_for_hang_ups(edge: &mut Edge, count: f64) {
+    let ended = edge.transceiver.wait("the session's end", |transceiver| {
         let metrics = transceiver.metrics().unwrap_or_default();
-        metrics.sum("syrinx_transceiver_sessions_ended_total", &[]) == 1.0
-            && metrics.sum("syrinx_transceiver_sessions", &[]) == 0.0
+        let by = |reason| {
+            metrics.sum(
+                "syrinx_transceiver_sessions_ended_total",
+                &[("reason", reason)],
+            )
+        };
+        by("hung_up") + by("client_closed") == count
     });
-    freed.expect("hanging up frees the session");
+    ended.expect("a session that its client ends");
 }
