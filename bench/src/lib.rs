@@ -4,10 +4,13 @@
 //! ratio between runs that were interleaved on one machine. It may see every other crate; no other
 //! crate sees it.
 
+pub mod compare;
 pub mod cpu;
 pub mod hearing;
 pub mod machine;
 pub mod progress;
 pub mod process;
 pub mod relay;
+pub mod result_file;
 pub mod stats;
+pub mod table;

@@ -1,11 +1,14 @@
 //! The command line of the load generator.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use anyhow::Context;
 use clap::{Parser, Subcommand};
-use syrinx_bench::relay;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use syrinx_bench::{compare, relay, result_file};
 
 /// Load generator and yardstick of the Syrinx WebRTC edge.
 #[derive(Parser)]
@@ -19,11 +22,17 @@ struct Cli {
 enum Verb {
     /// Measure relays packet by packet, ours and its rivals, in interleaved runs.
     Relay(Box<relay::run::Options>),
+    /// Say what changed from one result file to another, and what is noise.
+    Compare {
+        /// The result before.
+        a: PathBuf,
+        /// The result after.
+        b: PathBuf,
+    },
 }
 
 fn main() -> ExitCode {
-    let stop = Arc::new(AtomicBool::new(false));
-    match dispatch(&Cli::parse().verb, &stop) {
+    match dispatch(&Cli::parse().verb) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("syrinx-bench: {error:#}");
@@ -32,12 +41,32 @@ fn main() -> ExitCode {
     }
 }
 
-fn dispatch(verb: &Verb, stop: &Arc<AtomicBool>) -> anyhow::Result<()> {
+fn dispatch(verb: &Verb) -> anyhow::Result<()> {
     match verb {
-        Verb::Relay(options) => {
-            let report = relay::run::run(options, stop)?;
-            println!("{}", serde_json::to_string(&report.summary)?);
+        Verb::Relay(options) => measure_relays(options),
+        Verb::Compare { a, b } => {
+            print!("{}", compare::files(a, b)?);
+            Ok(())
         }
+    }
+}
+
+/// The first ^C ends the run after the window it is in, with the result so far; the second ends
+/// the program as ^C does.
+fn measure_relays(options: &relay::run::Options) -> anyhow::Result<()> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register_conditional_default(signal, Arc::clone(&stop))
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
+            .context("cannot catch ^C")?;
+    }
+    let report = relay::run::run(options, &stop)?;
+    print!("{}", relay::text::render(&report));
+    if let Some(path) = &options.json {
+        result_file::write_json(path, &report)?;
+    }
+    if let Some(path) = &options.plot {
+        relay::plot::write(path, &report)?;
     }
     Ok(())
 }

@@ -3,12 +3,28 @@
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::Context;
+use syrinx_shared::keys::{KeyRing, MasterSecret, cluster_key_file};
+use syrinx_shared::route::{
+    ClusterId, Epoch, Generation, SessionRef, ShardIndex, Slot, TransceiverId, UnixMinutes,
+};
+use syrinx_shared::wire::ufrag;
 
 use super::clients::{Clients, Framing, Invitation};
 use super::port::Port;
 use super::rig::Rig;
-use super::sink::{Encapsulation, Sink};
-use super::target::{Kind, Recipe, Target, TargetError, free_addr};
+use super::sink::{Encapsulation, InnerLeg, Sink};
+use super::target::{Kind, Recipe, Target, free_addr};
+use crate::process::free_port;
+
+/// The number of the project's cluster, relay and transceiver in a run.
+const OWN_NUMBER: u16 = 1;
+/// Bundles of the sink: Ethernet's MTU less IPv4 and UDP headers, as the relay's default.
+const BUNDLE_BYTES: usize = 1_500 - 28;
+/// The project's relay takes flow memory at start, at least its default's.
+const FLOW_COUNT_MIN: u32 = 131_072;
 
 /// What does not differ between targets.
 #[derive(Clone, Debug)]
@@ -17,6 +33,12 @@ pub struct Ground {
     pub client_count: u32,
     /// The core of the process under test.
     pub relay_core: usize,
+    /// The project's relay.
+    pub syrinx_relay: PathBuf,
+    /// Another build of it.
+    pub baseline: PathBuf,
+    /// Keys of the project's relay, `section.key=value`, for all its builds.
+    pub relay_settings: Vec<(String, String)>,
     /// The Go relay's program.
     pub go_relay: PathBuf,
     /// coturn's program.
@@ -36,7 +58,7 @@ pub struct Stand {
 ///
 /// # Errors
 /// When the program is missing or a socket cannot be opened.
-pub fn set_up(kind: Kind, ground: &Ground, folder: &Path) -> Result<Stand, TargetError> {
+pub fn set_up(kind: Kind, ground: &Ground, folder: &Path) -> anyhow::Result<Stand> {
     let port = Port::bind(([127, 0, 0, 1], 0).into())?;
     let sink_addr = port.local_addr()?;
     let addr = if kind == Kind::Direct {
@@ -44,10 +66,30 @@ pub fn set_up(kind: Kind, ground: &Ground, folder: &Path) -> Result<Stand, Targe
     } else {
         free_addr()?
     };
+    let count = ground.client_count;
+    let mut invitations: Vec<Invitation> = (0..count).map(routed_by_number).collect();
+    let mut framing = Framing::Bare;
+    let mut encapsulation = Encapsulation::Bare;
     let command = match kind {
         Kind::Direct => None,
-        Kind::Go => Some(go_command(ground, addr, sink_addr)),
-        Kind::Coturn => Some(coturn_command(ground, addr, folder)),
+        Kind::Go | Kind::GoRaw => {
+            encapsulation = Encapsulation::Header;
+            Some(go_command(kind, ground, addr, sink_addr))
+        }
+        Kind::Coturn => {
+            framing = Framing::Channel { peer: sink_addr };
+            Some(coturn_command(ground, addr, folder))
+        }
+        Kind::Syrinx | Kind::SyrinxMmsg | Kind::Baseline => {
+            let master = MasterSecret::new(std::array::from_fn(|_| fastrand::u8(..)));
+            let keys = KeyRing::single(own_epoch(), &master);
+            invitations = (0..count)
+                .map(|n| minted(&keys, n))
+                .collect::<Result<_, _>>()?;
+            let leg = InnerLeg::new(keys, OWN_NUMBER, BUNDLE_BYTES);
+            encapsulation = Encapsulation::Bundles(Box::new(leg));
+            Some(own_command(kind, ground, addr, sink_addr, &master, folder)?)
+        }
     };
     let recipe = Recipe {
         kind,
@@ -56,21 +98,119 @@ pub fn set_up(kind: Kind, ground: &Ground, folder: &Path) -> Result<Stand, Targe
         core: ground.relay_core,
     };
     let target = Target::start(&recipe, folder)?;
-    let framing = match kind {
-        Kind::Coturn => Framing::Channel { peer: sink_addr },
-        _ => Framing::Bare,
-    };
-    let encapsulation = match kind {
-        Kind::Go => Encapsulation::Header,
-        Kind::Direct | Kind::Coturn => Encapsulation::Bare,
-    };
-    let invitations = (0..ground.client_count).map(routed_by_number).collect();
     let clients = Clients::open(addr, framing, invitations)?;
-    let sink = Sink::new(port, encapsulation, ground.client_count);
+    let sink = Sink::new(port, encapsulation, count);
     Ok(Stand {
         target,
         rig: Rig::new(clients, sink),
     })
+}
+
+fn own_epoch() -> Epoch {
+    Epoch::new(0).expect("invariant: zero is an epoch")
+}
+
+/// An invitation as the project's transceiver makes it: client *n* has slot *n* of shard 0.
+fn minted(keys: &KeyRing, client: u32) -> anyhow::Result<Invitation> {
+    let session = SessionRef {
+        transceiver: TransceiverId(OWN_NUMBER),
+        shard: ShardIndex(0),
+        slot: Slot::new(client).context("more clients than slots")?,
+        generation: Generation(1),
+    };
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH)?;
+    let issued = UnixMinutes(u32::try_from(since_epoch.as_secs() / 60)?);
+    let minted = ufrag::mint(
+        keys,
+        ClusterId(OWN_NUMBER),
+        session,
+        issued,
+        fastrand::u16(..),
+    )?;
+    Ok(Invitation {
+        server_ufrag: minted.ufrag.as_bytes().to_vec(),
+        password: minted.password.to_vec(),
+        session: Some(session),
+    })
+}
+
+/// One worker on the core under test. Admission is opened wide: a run makes all its flows at once,
+/// which the defaults take for a storm.
+fn own_command(
+    kind: Kind,
+    ground: &Ground,
+    addr: SocketAddr,
+    sink: SocketAddr,
+    master: &MasterSecret,
+    folder: &Path,
+) -> anyhow::Result<(PathBuf, Vec<String>)> {
+    let at = |name: &str| folder.join(format!("{}.{name}", kind.name()));
+    std::fs::write(at("keys"), cluster_key_file(own_epoch(), master))?;
+    let flow_count = FLOW_COUNT_MIN.max(ground.client_count * 2);
+    let text = format!(
+        r#"
+[public]
+listen = ["{addr}"]
+[inner]
+listen = "{inner}"
+relay = {OWN_NUMBER}
+cluster = {OWN_NUMBER}
+[workers]
+count = 1
+cores = [{core}]
+io_model = "{io_model}"
+[flows]
+count_max_per_worker = {flow_count}
+new_total_per_second = 1_000_000
+new_total_burst = 1_000_000
+prefix_count_max = {flow_count}
+[keys]
+file = "{keys}"
+[[routes]]
+transceiver = {OWN_NUMBER}
+address = "{sink}"
+[admin]
+listen = "127.0.0.1:{admin}"
+"#,
+        inner = free_addr()?,
+        core = ground.relay_core,
+        io_model = if kind == Kind::SyrinxMmsg {
+            "mmsg"
+        } else {
+            "auto"
+        },
+        keys = at("keys").display(),
+        admin = free_port(),
+    );
+    let text = with_settings(&text, &ground.relay_settings)?;
+    std::fs::write(at("toml"), text)?;
+    let program = if kind == Kind::Baseline {
+        &ground.baseline
+    } else {
+        &ground.syrinx_relay
+    };
+    let arguments = vec!["--config".to_owned(), at("toml").display().to_string()];
+    Ok((program.clone(), arguments))
+}
+
+/// The configuration with `section.key` set to `value`, in TOML's notation, for each setting.
+fn with_settings(text: &str, settings: &[(String, String)]) -> anyhow::Result<String> {
+    let mut table: toml::Table = text.parse()?;
+    for (name, value) in settings {
+        let (section, key) = name
+            .split_once('.')
+            .with_context(|| format!("--relay-set {name}: write section.key=value"))?;
+        let value: toml::Table = format!("it = {value}")
+            .parse()
+            .with_context(|| format!("--relay-set {name}: {value} is not a TOML value"))?;
+        table
+            .entry(section)
+            .or_insert_with(|| toml::Table::new().into())
+            .as_table_mut()
+            .with_context(|| format!("--relay-set {name}: {section} is no section"))?
+            .insert(key.to_owned(), value["it"].clone());
+    }
+    Ok(toml::to_string(&table)?)
 }
 
 /// An invitation whose ufrag names the first transceiver, as the Go relay reads it.
@@ -82,8 +222,15 @@ fn routed_by_number(client: u32) -> Invitation {
     }
 }
 
-fn go_command(ground: &Ground, addr: SocketAddr, sink: SocketAddr) -> (PathBuf, Vec<String>) {
+fn go_command(
+    kind: Kind,
+    ground: &Ground,
+    addr: SocketAddr,
+    sink: SocketAddr,
+) -> (PathBuf, Vec<String>) {
     let arguments = [
+        "-io".to_owned(),
+        if kind == Kind::GoRaw { "raw" } else { "net" }.to_owned(),
         "-listen".to_owned(),
         addr.to_string(),
         "-transceivers".to_owned(),
@@ -126,10 +273,53 @@ fn coturn_command(ground: &Ground, addr: SocketAddr, folder: &Path) -> (PathBuf,
 pub fn version(kind: Kind, ground: &Ground) -> io::Result<String> {
     let (program, argument) = match kind {
         Kind::Direct => return Ok("no relay".to_owned()),
-        Kind::Go => (&ground.go_relay, "-version"),
+        Kind::Syrinx | Kind::SyrinxMmsg => (&ground.syrinx_relay, "--version"),
+        Kind::Baseline => (&ground.baseline, "--version"),
+        Kind::Go | Kind::GoRaw => (&ground.go_relay, "-version"),
         Kind::Coturn => (&ground.coturn, "--version"),
     };
     let output = std::process::Command::new(program).arg(argument).output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     Ok(text.lines().last().unwrap_or_default().trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_override_and_extend_the_configuration() {
+        let settings = [
+            ("workers.coalesce_us".to_owned(), "0".to_owned()),
+            ("log.level".to_owned(), "\"off\"".to_owned()),
+        ];
+        let text = with_settings("[workers]\ncoalesce_us = 50\ncount = 1\n", &settings);
+        let table: toml::Table = text.expect("valid").parse().expect("TOML");
+        assert_eq!(table["workers"]["coalesce_us"].as_integer(), Some(0));
+        assert_eq!(table["workers"]["count"].as_integer(), Some(1));
+        assert_eq!(table["log"]["level"].as_str(), Some("off"));
+    }
+
+    #[test]
+    fn a_setting_that_is_none_is_named() {
+        let bad = [("coalesce_us".to_owned(), "0".to_owned())];
+        let error = with_settings("", &bad).expect_err("no section").to_string();
+        assert!(error.contains("coalesce_us"), "{error}");
+        let bad = [("workers.spin".to_owned(), "maybe".to_owned())];
+        let error = with_settings("", &bad).expect_err("no value").to_string();
+        assert!(error.contains("workers.spin"), "{error}");
+    }
+
+    #[test]
+    fn each_client_is_invited_to_a_session_of_its_own() {
+        let keys = KeyRing::single(own_epoch(), &MasterSecret::new([7; 32]));
+        let (one, two) = (
+            minted(&keys, 1).expect("one"),
+            minted(&keys, 2).expect("two"),
+        );
+        assert_ne!(one.session, two.session);
+        assert_ne!(one.server_ufrag, two.server_ufrag);
+        let decoded = ufrag::decode_undated(&keys, &one.server_ufrag).expect("our own");
+        assert_eq!(Some(decoded.session), one.session);
+    }
 }

@@ -36,6 +36,8 @@ pub struct Report {
     pub client_count: u32,
     /// Datagrams a second of the paced scenarios.
     pub rate_pps: u32,
+    /// Datagrams laid before a held relay is released.
+    pub backlog: u64,
     /// What each target says of its version.
     pub versions: BTreeMap<Kind, String>,
     /// Every window, in the order played.

@@ -79,7 +79,7 @@ impl Rig {
         while !self.clients.all_settled() && begun.elapsed() < timeout {
             for client in 0..self.clients.count() {
                 self.clients.ask(client)?;
-                if client as usize % CHECK_BURST == 0 {
+                if (client as usize).is_multiple_of(CHECK_BURST) {
                     self.pull()?;
                 }
             }

@@ -1,11 +1,12 @@
 //! A run from command line to result: sets the targets up once, then plays the turns.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
+use clap::value_parser;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
@@ -31,17 +32,20 @@ pub struct Options {
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Scenario::ALL)]
     pub scenarios: Vec<Scenario>,
     /// How often every target meets every situation.
-    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    #[arg(long, default_value_t = 7, value_parser = value_parser!(u32).range(1..=1_000))]
     pub rounds: u32,
     /// Length of one window in milliseconds.
-    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(50..=60_000))]
+    #[arg(long, default_value_t = 1_000, value_parser = value_parser!(u64).range(50..=60_000))]
     pub window_ms: u64,
     /// How many clients, each with an address and a session of its own.
-    #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, default_value_t = 2_000, value_parser = value_parser!(u32).range(1..=1_000_000))]
     pub clients: u32,
     /// Datagrams a second in the paced situations.
-    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=2_000_000))]
+    #[arg(long, default_value_t = 100_000, value_parser = value_parser!(u32).range(1..=2_000_000))]
     pub rate: u32,
+    /// Datagrams laid before a held relay is released, or kept in flight where none is held.
+    #[arg(long, default_value_t = 2_000, value_parser = value_parser!(u64).range(64..=8_000))]
+    pub backlog: u64,
     /// What the order of turns and the clients' phases are drawn from.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
@@ -57,6 +61,15 @@ pub struct Options {
     /// Where to draw the result.
     #[arg(long, value_name = "FILE.svg")]
     pub plot: Option<PathBuf>,
+    /// The project's relay [default: beside this program]
+    #[arg(long, value_name = "PROGRAM")]
+    pub syrinx_relay: Option<PathBuf>,
+    /// Another build of the project's relay, for the target `baseline`.
+    #[arg(long, value_name = "PROGRAM", default_value = "syrinx-relay")]
+    pub baseline: PathBuf,
+    /// A configuration key of the project's relay, as `workers.coalesce_us=0`; repeatable.
+    #[arg(long = "relay-set", value_name = "KEY=VALUE", value_parser = setting)]
+    pub relay_settings: Vec<(String, String)>,
     /// The Go relay's program [default: bench/peers/go-relay under the build folder]
     #[arg(long, value_name = "PROGRAM")]
     pub go_relay: Option<PathBuf>,
@@ -76,10 +89,10 @@ pub fn run(options: &Options, stop: &AtomicBool) -> anyhow::Result<Report> {
             options.relay_core
         );
     }
-    pin(options.generator_core)?;
     let ground = ground(options)?;
     let folder = tempfile::tempdir().context("no folder for the targets' files")?;
     let mut report = begin(options, &ground);
+    pin(options.generator_core)?;
     let mut stands = BTreeMap::new();
     for kind in &options.targets {
         let stand = recipe::set_up(*kind, &ground, folder.path())?;
@@ -129,6 +142,7 @@ fn begin(options: &Options, ground: &Ground) -> Report {
         seed: options.seed,
         client_count: options.clients,
         rate_pps: options.rate,
+        backlog: options.backlog,
         versions: versions.collect(),
         windows: Vec::new(),
         summary: Vec::new(),
@@ -152,7 +166,13 @@ fn play(turn: &Turn, stand: &mut Stand, options: &Options) -> anyhow::Result<Win
     let length = Duration::from_millis(options.window_ms);
     let direction = turn.scenario.direction();
     let driven = match turn.scenario.rate_pps(options.rate) {
-        None => drive::saturated(rig, target, direction, turn.kind.backlog_max(), length)?,
+        None => drive::saturated(
+            rig,
+            target,
+            direction,
+            turn.kind.backlog(options.backlog),
+            length,
+        )?,
         Some(rate_pps) => {
             let seed = options.seed ^ u64::from(turn.round);
             drive::paced(rig, target, direction, rate_pps, length, seed)?
@@ -215,22 +235,27 @@ fn describe(window: &Window) -> String {
     )
 }
 
+/// Programs that were not named are looked for where the build puts them: the relay beside this
+/// program, the peers in `bench/peers` beside its folder.
 fn ground(options: &Options) -> anyhow::Result<Ground> {
-    let build = build_folder()?;
-    let go_relay = options.go_relay.clone();
+    let own = std::env::current_exe().context("cannot tell where this program lies")?;
+    let folder = own.parent().context("this program lies at the root")?;
+    let build = folder.parent().context("this program lies at the root")?;
+    let or = |named: &Option<PathBuf>, usual: PathBuf| named.clone().unwrap_or(usual);
     Ok(Ground {
         client_count: options.clients,
         relay_core: options.relay_core,
-        go_relay: go_relay.unwrap_or_else(|| build.join("bench/peers/go-relay")),
+        syrinx_relay: or(&options.syrinx_relay, folder.join("syrinx-relay")),
+        baseline: options.baseline.clone(),
+        relay_settings: options.relay_settings.clone(),
+        go_relay: or(&options.go_relay, build.join("bench/peers/go-relay")),
         coturn: options.coturn.clone(),
     })
 }
 
-/// The build folder: this program lies in it, one folder down (`debug` or `release`).
-fn build_folder() -> anyhow::Result<PathBuf> {
-    let program = std::env::current_exe().context("cannot tell where this program lies")?;
-    let folder = program.parent().and_then(Path::parent);
-    Ok(folder.context("this program lies at the root")?.to_owned())
+fn setting(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("write section.key=value")?;
+    Ok((key.to_owned(), value.to_owned()))
 }
 
 fn pin(core: usize) -> anyhow::Result<()> {

@@ -25,6 +25,9 @@ const END_AFTER: Duration = Duration::from_secs(2);
 /// How much of a failed target's log the error shows, in bytes.
 const LOG_TAIL_BYTES: usize = 800;
 
+/// What fits 208 KiB, the system's default for a receive buffer.
+const COTURN_BACKLOG_MAX: u64 = 96;
+
 /// Which program stands between clients and sink.
 #[derive(
     Clone,
@@ -39,10 +42,18 @@ const LOG_TAIL_BYTES: usize = 800;
     Deserialize,
     clap::ValueEnum,
 )]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// The Go relay of `peers/go-relay`.
+    /// The project's relay.
+    Syrinx,
+    /// The project's relay with plain recvmmsg, as where io_uring is not permitted.
+    SyrinxMmsg,
+    /// Another build of the project's relay, for before and after.
+    Baseline,
+    /// The Go relay of `peers/go-relay`, on Go's package net.
     Go,
+    /// The same relay past package net and the scheduler.
+    GoRaw,
     /// coturn, as a TURN relay with one channel a client.
     Coturn,
     /// Nothing: clients and sink talk to each other. The generator's own ceiling.
@@ -51,23 +62,28 @@ pub enum Kind {
 
 impl Kind {
     /// What is measured unless asked otherwise.
-    pub const USUAL: [Self; 3] = [Self::Go, Self::Coturn, Self::Direct];
+    pub const USUAL: [Self; 4] = [Self::Syrinx, Self::Go, Self::Coturn, Self::Direct];
 
     /// The name in tables and files.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Syrinx => "syrinx",
+            Self::SyrinxMmsg => "syrinx-mmsg",
+            Self::Baseline => "baseline",
             Self::Go => "go",
+            Self::GoRaw => "go-raw",
             Self::Coturn => "coturn",
             Self::Direct => "direct",
         }
     }
 
-    /// How many datagrams may lie in the target's sockets at once without loss. coturn leaves its
-    /// sockets' buffers at the system's default; the others ask for megabytes.
-    pub fn backlog_max(self) -> u64 {
+    /// How many datagrams may lie in the target's sockets at once without loss, when the run asks
+    /// for `wanted`. coturn leaves its sockets' buffers at the system's default; the others ask
+    /// for megabytes.
+    pub fn backlog(self, wanted: u64) -> u64 {
         match self {
-            Self::Coturn => 96,
-            _ => 4_000,
+            Self::Coturn => wanted.min(COTURN_BACKLOG_MAX),
+            _ => wanted,
         }
     }
 }
@@ -257,7 +273,7 @@ impl Process {
     }
 
     fn pid(&self) -> Pid {
-        Pid::from_raw(self.child.id() as i32)
+        Pid::from_raw(self.child.id().cast_signed())
     }
 
     fn log_tail(&self) -> String {
