@@ -16,11 +16,11 @@ struct Field {
     doc: Vec<String>,
 }
 
-pub struct Structs(BTreeMap<String, Vec<Field>>);
+pub(crate) struct Structs(BTreeMap<String, Vec<Field>>);
 
 impl Structs {
     /// Structs of the daemon's own files, and of those whose sections it borrows.
-    pub fn read(own: &[PathBuf], borrowed: &[PathBuf]) -> Self {
+    pub(crate) fn read(own: &[PathBuf], borrowed: &[PathBuf]) -> Self {
         let mut structs = Self(BTreeMap::new());
         for path in own.iter().chain(borrowed) {
             let text = fs::read_to_string(path)
@@ -35,7 +35,7 @@ impl Structs {
     /// # Errors
     ///
     /// Names the first section or key that `text` has no value for.
-    pub fn render(&self, text: &str) -> Result<String, String> {
+    pub(crate) fn render(&self, text: &str) -> Result<String, String> {
         let values = Values::read(text);
         let mut out = header(text);
         for section in &self.0["Config"] {

@@ -148,7 +148,7 @@ impl Mention {
     }
 }
 
-pub fn findings(source: &Source) -> Vec<Finding> {
+pub(crate) fn findings(source: &Source) -> Vec<Finding> {
     // Tests of a core may read clocks and files; they may not widen who owns a crate.
     let everything = mentions(source, &source.tokens);
     let mut findings = Vec::new();

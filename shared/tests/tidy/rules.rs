@@ -3,7 +3,7 @@
 use super::source::{Finding, Source, closing, next_outside, reads};
 
 /// Every rule of this file.
-pub const ALL: [fn(&Source) -> Vec<Finding>; 9] = [
+pub(crate) const ALL: [fn(&Source) -> Vec<Finding>; 9] = [
     opens_with_why,
     functions_fit_a_screen,
     lines_fit_the_page,

@@ -11,17 +11,17 @@ use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
 /// A token and the line it stands on, counted from 1. Brackets are tokens of their own and `::` is
 /// one token.
 #[derive(Debug, Clone)]
-pub struct Token {
-    pub text: String,
-    pub line: usize,
+pub(crate) struct Token {
+    pub(crate) text: String,
+    pub(crate) line: usize,
 }
 
 /// A breach of a rule, printed as compilers print theirs so that editors can jump to it.
 #[derive(Debug)]
-pub struct Finding {
-    pub path: String,
-    pub line: usize,
-    pub remark: String,
+pub(crate) struct Finding {
+    pub(crate) path: String,
+    pub(crate) line: usize,
+    pub(crate) remark: String,
 }
 
 impl fmt::Display for Finding {
@@ -30,16 +30,16 @@ impl fmt::Display for Finding {
     }
 }
 
-pub struct Source {
+pub(crate) struct Source {
     /// Relative to the workspace, with `/`.
-    pub path: String,
-    pub text: String,
+    pub(crate) path: String,
+    pub(crate) text: String,
     /// Empty when the text is no Rust; the compiler says so better than a rule could.
-    pub tokens: Vec<Token>,
+    pub(crate) tokens: Vec<Token>,
 }
 
 impl Source {
-    pub fn new(path: &str, text: String) -> Self {
+    pub(crate) fn new(path: &str, text: String) -> Self {
         let mut tokens = Vec::new();
         if let Ok(stream) = text.parse::<TokenStream>() {
             flatten(stream, &mut tokens);
@@ -51,7 +51,7 @@ impl Source {
         }
     }
 
-    pub fn finding(&self, line: usize, remark: impl Into<String>) -> Finding {
+    pub(crate) fn finding(&self, line: usize, remark: impl Into<String>) -> Finding {
         Finding {
             path: self.path.clone(),
             line,
@@ -60,19 +60,19 @@ impl Source {
     }
 
     /// Folders and file stem: the names of the modules the path spells.
-    pub fn path_names(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn path_names(&self) -> impl Iterator<Item = &str> {
         self.path.trim_end_matches(".rs").split('/')
     }
 
     /// Text of the lines before the one numbered `line`, nearest first, without indentation.
-    pub fn lines_above(&self, line: usize) -> impl Iterator<Item = &str> {
+    pub(crate) fn lines_above(&self, line: usize) -> impl Iterator<Item = &str> {
         let above: Vec<&str> = self.text.lines().take(line.saturating_sub(1)).collect();
         above.into_iter().rev().map(str::trim)
     }
 }
 
 /// Whether the tokens from `at` on read exactly like this.
-pub fn reads(tokens: &[Token], at: usize, words: &[&str]) -> bool {
+pub(crate) fn reads(tokens: &[Token], at: usize, words: &[&str]) -> bool {
     tokens.get(at..at + words.len()).is_some_and(|found| {
         found
             .iter()
@@ -82,7 +82,7 @@ pub fn reads(tokens: &[Token], at: usize, words: &[&str]) -> bool {
 }
 
 /// Index of the bracket that closes the one at `open`.
-pub fn closing(tokens: &[Token], open: usize) -> usize {
+pub(crate) fn closing(tokens: &[Token], open: usize) -> usize {
     let mut depth = 0_usize;
     for (index, token) in tokens.iter().enumerate().skip(open) {
         match token.text.as_str() {
@@ -99,7 +99,7 @@ pub fn closing(tokens: &[Token], open: usize) -> usize {
 
 /// First index from `at` on, outside nested brackets, whose token is one of `words`. A closing
 /// bracket of the enclosing level ends the search.
-pub fn next_outside(tokens: &[Token], mut at: usize, words: &[&str]) -> Option<usize> {
+pub(crate) fn next_outside(tokens: &[Token], mut at: usize, words: &[&str]) -> Option<usize> {
     while let Some(token) = tokens.get(at) {
         match token.text.as_str() {
             text if words.contains(&text) => return Some(at),
@@ -113,7 +113,7 @@ pub fn next_outside(tokens: &[Token], mut at: usize, words: &[&str]) -> Option<u
 }
 
 /// The tokens without what only tests see: each item under `#[cfg(test)]`.
-pub fn without_tests(tokens: &[Token]) -> Vec<Token> {
+pub(crate) fn without_tests(tokens: &[Token]) -> Vec<Token> {
     const TEST_ONLY: [&str; 7] = ["#", "[", "cfg", "(", "test", ")", "]"];
     let mut kept = Vec::with_capacity(tokens.len());
     let mut at = 0;
