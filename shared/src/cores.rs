@@ -133,8 +133,10 @@ fn check_cores(cores: &[CoreId], available: &[CoreId]) -> Result<(), CoreError> 
 ///
 /// Errors: [`CoreError::NotPinned`].
 pub fn pin_current_thread(core: CoreId) -> Result<(), CoreError> {
-    let pinned = core_affinity::set_for_current(core_affinity::CoreId { id: core.0 });
-    if pinned {
+    // The crate indexes the kernel's set without a check, and would abort the process.
+    let is_countable = core.0 < libc::CPU_SETSIZE as usize;
+    let id = core_affinity::CoreId { id: core.0 };
+    if is_countable && core_affinity::set_for_current(id) {
         Ok(())
     } else {
         Err(CoreError::NotPinned(core))
@@ -245,7 +247,9 @@ mod tests {
 
     #[test]
     fn pinning_to_a_core_that_does_not_exist_fails() {
-        let error = pin_current_thread(CoreId(1_000)).unwrap_err();
-        assert_eq!(error, CoreError::NotPinned(CoreId(1_000)));
+        for core in [CoreId(1_000), CoreId(4_000)] {
+            let error = pin_current_thread(core).unwrap_err();
+            assert_eq!(error, CoreError::NotPinned(core));
+        }
     }
 }

@@ -2,10 +2,10 @@
 //!
 //! This folder is the only place with `unsafe` code. Each file wraps one kernel interface behind a
 //! safe one, and names the kernel's rules where it keeps them. Two receive models fill the same
-//! [`Batch`]: [`ring`] (io_uring, multishot receives from registered buffer rings) and [`mmsg`]
-//! (`ppoll` and `recvmmsg`, for hosts that do not permit io_uring); [`probe`] chooses between them
+//! [`Batch`]: `ring` (io_uring, multishot receives from registered buffer rings) and `mmsg`
+//! (`ppoll` and `recvmmsg`, for hosts that do not permit io_uring); `probe` chooses between them
 //! at run time. Both send by `sendmmsg` through a [`SendQueue`], synchronously, so that received
-//! buffers may be given back to the kernel as soon as the pass ends. [`slices`] runs a glommio
+//! buffers may be given back to the kernel as soon as the pass ends. `slices` runs a glommio
 //! executor inside the worker's own loop.
 //!
 //! The caller is [`crate::worker`]; sockets are opened by the daemons' drivers.
@@ -30,6 +30,8 @@ mod task_waker;
 pub use batch::{Batch, Received};
 pub use counters::{IoStats, SendStats, SocketStats};
 pub use event::WakeEvent;
+#[cfg(test)]
+pub(crate) use probe::tests::without_io_uring;
 pub(crate) use probe::try_ring as require_ring;
 pub use probe::{IoModel, IoModelChoice, IoModelError, choose_io_model};
 pub use send::{Segmentation, Send, SendQueue, Sends};

@@ -529,3 +529,102 @@ pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> &str {
         "a panic without a message"
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::uring::{IoModelError, UdpOptions, open_udp, without_io_uring};
+    use std::net::{Ipv4Addr, UdpSocket as Peer};
+
+    /// Echoes, and nothing else.
+    struct Echo;
+
+    impl Service for Echo {
+        type Message = ();
+
+        fn handle_datagrams(&mut self, _now: Now, batch: &Batch, queue: &mut SendQueue) {
+            let mut sends = queue.begin();
+            for received in batch.iter() {
+                sends.push(crate::uring::Send {
+                    socket: received.socket,
+                    to: received.from,
+                    from_ip: None,
+                    traffic_class: 0,
+                    segment_bytes: None,
+                    item_count: 1,
+                    payload: received.payload,
+                });
+            }
+        }
+
+        fn handle_message(&mut self, _now: Now, (): (), _queue: &mut SendQueue) {}
+
+        fn handle_timeout(&mut self, _now: Now, _queue: &mut SendQueue) {}
+
+        fn poll_timeout(&self) -> Option<Instant> {
+            None
+        }
+
+        fn handle_second(&mut self, _now: Now, _io: &IoStats) {}
+
+        fn handle_stop(&mut self, _now: Now, _queue: &mut SendQueue) {}
+    }
+
+    fn options() -> WorkerOptions {
+        let socket = open_udp(&UdpOptions::new((Ipv4Addr::LOCALHOST, 0).into())).unwrap();
+        WorkerOptions::new(
+            "echo",
+            vec![WorkerSocket {
+                socket,
+                large: false,
+            }],
+        )
+    }
+
+    #[test]
+    fn a_worker_serves_by_mmsg_and_says_why_where_io_uring_is_filtered() {
+        without_io_uring(libc::EPERM, || {
+            let options = options();
+            let address = options.sockets[0].socket.local_addr();
+            let handle = spawn(options, |_| Echo).unwrap();
+            assert_eq!(handle.io_model(), IoModel::Mmsg);
+            let reason = &handle.io_model_choice().reason;
+            assert!(reason.contains("SystemCallFilter"), "{reason}");
+            let peer = Peer::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+            peer.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            peer.send_to(b"still here", address).unwrap();
+            assert_eq!(peer.recv(&mut [0; 16]).unwrap(), 10);
+            handle.stop();
+            handle.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_worker_that_must_have_the_ring_does_not_start_where_it_is_filtered() {
+        without_io_uring(libc::EPERM, || {
+            let mut options = options();
+            options.io_model = IoModel::Ring;
+            let error = spawn(options, |_| Echo).unwrap_err();
+            let is_named = matches!(error, WorkerError::IoModel(IoModelError::NotPermitted(_)));
+            assert!(is_named, "{error}");
+        });
+    }
+
+    #[test]
+    fn tasks_without_io_uring_are_refused_with_the_remedy() {
+        without_io_uring(libc::EPERM, || {
+            let mut options = options();
+            options.tasks_max = 4;
+            let error = spawn(options, |_| Echo).unwrap_err().to_string();
+            assert!(error.contains("tasks need io_uring"), "{error}");
+            assert!(error.contains("kernel.io_uring_disabled"), "{error}");
+        });
+    }
+
+    #[test]
+    fn the_text_of_a_panic_is_found_in_both_forms() {
+        assert_eq!(panic_text(&"literal"), "literal");
+        assert_eq!(panic_text(&String::from("formatted")), "formatted");
+        assert_eq!(panic_text(&7), "a panic without a message");
+    }
+}

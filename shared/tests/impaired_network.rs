@@ -3,6 +3,8 @@
 //! Each scenario runs this test again in a network namespace of its own (`unshare`, of util-linux),
 //! where it may shape the loopback device as it likes and touches nothing else.
 
+#![cfg(feature = "driver")]
+
 use std::env;
 use std::net::{SocketAddr, UdpSocket as Peer};
 use std::process::Command;

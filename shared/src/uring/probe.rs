@@ -5,7 +5,8 @@
 //! policy can differ from the version of the kernel.
 
 use super::ring;
-use io_uring::{Probe, opcode};
+use super::slices::ring_lifecycle;
+use io_uring::{IoUring, Probe, opcode};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io;
@@ -94,6 +95,13 @@ pub fn choose_io_model(wanted: IoModel) -> Result<IoModelChoice, IoModelError> {
 /// Tries io_uring with what the ring model needs.
 pub(crate) fn try_ring() -> Result<(), IoModelError> {
     let trial = ring::build(TRIAL_COMPLETIONS, false).map_err(classify)?;
+    let outcome = try_operations(&trial);
+    let _closing = ring_lifecycle();
+    drop(trial);
+    outcome
+}
+
+fn try_operations(trial: &IoUring) -> Result<(), IoModelError> {
     let mut probe = Probe::new();
     trial
         .submitter()

@@ -31,7 +31,7 @@ impl Region {
                 ptr::null_mut(),
                 length_bytes,
                 libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_ANONYMOUS | libc::MAP_PRIVATE | libc::MAP_POPULATE,
+                libc::MAP_ANONYMOUS | libc::MAP_PRIVATE,
                 -1,
                 0,
             )
@@ -41,9 +41,12 @@ impl Region {
         }
         let base: NonNull<u8> =
             NonNull::new(base.cast()).expect("invariant: mmap never maps page nought");
-        // SAFETY: the range is the mapping made above. Huge pages are a hint; a refusal is
-        // harmless.
-        unsafe { libc::madvise(base.as_ptr().cast(), length_bytes, libc::MADV_HUGEPAGE) };
+        // Huge pages first, so that populating takes them. Both are hints: without them (before
+        // Linux 5.14 for the second) pages come as they are touched.
+        for advice in [libc::MADV_HUGEPAGE, libc::MADV_POPULATE_WRITE] {
+            // SAFETY: the range is the mapping made above, which holds nothing yet.
+            unsafe { libc::madvise(base.as_ptr().cast(), length_bytes, advice) };
+        }
         Ok(Region { base, length_bytes })
     }
 

@@ -481,6 +481,7 @@ impl Drop for Instance {
         while self.next_completion().is_some() {}
         let _ = self.submitter.unregister_files();
         let _ = self.submitter.unregister_ring_fd();
+        let _closing = super::slices::ring_lifecycle();
         // SAFETY: leaked in `new`, taken back once, here. The submitter, which borrows it, has no
         // drop code and is not used again.
         drop(unsafe { Box::from_raw(self.ring.as_ptr()) });
@@ -511,7 +512,7 @@ pub(super) fn build(completions: u32, spin: bool) -> io::Result<IoUring> {
     if spin {
         builder.setup_taskrun_flag();
     }
-    let _creation = super::slices::ring_creation();
+    let _creation = super::slices::ring_lifecycle();
     let newest = builder.clone().setup_no_sqarray().build(SUBMISSIONS);
     match newest {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => builder.build(SUBMISSIONS),

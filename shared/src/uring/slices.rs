@@ -50,12 +50,15 @@ const PREEMPT_TIMER: Duration = Duration::from_secs(3600);
 /// Submissions that the executor queues between two runs.
 const RING_DEPTH: usize = 256;
 
-/// Held while io_uring instances are created, so that an executor can tell which ones are its own.
-static RING_CREATION: Mutex<()> = Mutex::new(());
+/// Held while io_uring instances are created and closed, so that an executor can tell which
+/// descriptors are its own.
+static RING_LIFECYCLE: Mutex<()> = Mutex::new(());
 
-/// Locks the creation of io_uring instances in this process.
-pub(super) fn ring_creation() -> MutexGuard<'static, ()> {
-    RING_CREATION.lock().unwrap_or_else(PoisonError::into_inner)
+/// Keeps other threads from opening and closing io_uring instances.
+pub(super) fn ring_lifecycle() -> MutexGuard<'static, ()> {
+    RING_LIFECYCLE
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A task could not be started.
@@ -473,6 +476,7 @@ impl SliceExecutor {
         for _ in 0..SHUTDOWN_RUNS {
             self.run_once();
         }
+        let _closing = ring_lifecycle();
         self.executor = None;
     }
 }
@@ -485,7 +489,7 @@ impl Drop for SliceExecutor {
 
 /// Builds an executor and finds its rings.
 fn build_executor() -> io::Result<(LocalExecutor, Vec<RawFd>)> {
-    let _creation = ring_creation();
+    let _creation = ring_lifecycle();
     let before = ring_descriptors()?;
     let executor = LocalExecutorBuilder::new(Placement::Unbound)
         .io_memory(0)
@@ -679,6 +683,42 @@ mod tests {
         worker.until(|| task.is_finished());
         assert_eq!(*outcomes.borrow(), [None, Some(7)]);
         assert_eq!(worker.slices.next_deadline(), None);
+    }
+
+    /// A listener that answers no further connection: its queue is full.
+    fn deaf_listener() -> (std::net::TcpListener, Vec<std::net::TcpStream>) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut queue = Vec::new();
+        let patience = Duration::from_millis(200);
+        while let Ok(stream) = std::net::TcpStream::connect_timeout(&address, patience) {
+            queue.push(stream);
+            assert!(queue.len() < 10_000, "the queue of a listener is bounded");
+        }
+        (listener, queue)
+    }
+
+    #[test]
+    fn a_connection_that_never_comes_is_given_up_in_time_and_leaves_no_trace() {
+        let (listener, _queue) = deaf_listener();
+        let address = listener.local_addr().unwrap();
+        let mut worker = Loop::new(4);
+        let outcome = Rc::new(RefCell::new(None));
+        let (handle, kept) = (worker.handle(), Rc::clone(&outcome));
+        let start = Instant::now();
+        let task = async move {
+            let deadline = Instant::now() + Duration::from_millis(50);
+            let connecting = glommio::net::TcpStream::connect(address);
+            let connected = handle.timeout_at(deadline, connecting).await;
+            *kept.borrow_mut() = Some(connected.is_some());
+        };
+        let task = worker.handle().spawn("connect", task).unwrap();
+        worker.until(|| task.is_finished());
+        let elapsed = start.elapsed();
+        assert_eq!(*outcome.borrow(), Some(false));
+        assert!(elapsed >= Duration::from_millis(50), "{elapsed:?}");
+        assert!(elapsed < Duration::from_millis(500), "{elapsed:?}");
+        drop(worker);
     }
 
     #[test]

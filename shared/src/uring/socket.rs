@@ -239,6 +239,12 @@ impl AsRawFd for UdpSocket {
     }
 }
 
+impl From<UdpSocket> for std::net::UdpSocket {
+    fn from(socket: UdpSocket) -> std::net::UdpSocket {
+        socket.descriptor.into()
+    }
+}
+
 /// A socket with its options, before it has an address.
 struct UnboundSocket {
     descriptor: OwnedFd,
@@ -416,7 +422,7 @@ mod tests {
     }
 
     fn standard(socket: UdpSocket) -> Peer {
-        let socket = Peer::from(socket.descriptor);
+        let socket = Peer::from(socket);
         socket
             .set_read_timeout(Some(Duration::from_secs(5)))
             .unwrap();

@@ -40,8 +40,8 @@ pub struct WorkerOptions {
 }
 
 impl WorkerOptions {
-    /// Defaults: unpinned, model found by probing, 50 µs of coalescing, 1,024 datagram and 64 train
-    /// buffers, 1,024 messages, no tasks.
+    /// Defaults: unpinned, model found by probing, 50 µs of coalescing, 1,024 datagram and 64
+    /// train buffers, 1,024 messages, no tasks.
     pub fn new(name: impl Into<String>, sockets: Vec<WorkerSocket>) -> WorkerOptions {
         WorkerOptions {
             name: name.into(),
