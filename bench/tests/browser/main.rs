@@ -132,7 +132,7 @@ fn a_call_outlives_a_relay_that_is_killed_and_started_again() {
     browser.wait("window.syrinx.stats.packetsBack > 50");
 
     edge.relay.kill();
-    edge.relay.start_again().expect("the relay starts again");
+    edge.relay.restart().expect("the relay starts again");
     let before = browser.evaluate("window.syrinx.stats.packetsBack");
     browser.wait(&format!("window.syrinx.stats.packetsBack > {before} + 50"));
     browser.wait("window.syrinx.state === 'live'");
