@@ -342,3 +342,124 @@ impl CallView {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::time::Instant;
+
+    use syrinx_shared::keys::{KeyRing, MasterSecret};
+    use syrinx_shared::route::{ClusterId, Epoch, Generation, Now, TransceiverId};
+    use syrinx_shared::uring::{Batch, IoStats, SendQueue};
+    use syrinx_shared::worker::{Service, WorkerHandle, WorkerOptions, spawn};
+
+    use crate::engine::Template;
+    use crate::signalling::calls::tests::OFFER;
+    use crate::signalling::registrar::Registrar;
+
+    /// A worker that takes its first message and then hangs until it is let go.
+    struct Stuck {
+        taken: Sender<()>,
+        let_go: Receiver<()>,
+    }
+
+    impl Service for Stuck {
+        type Message = ShardMessage;
+
+        fn handle_message(&mut self, _: Now, _: ShardMessage, _: &mut SendQueue) {
+            let _ = self.taken.send(());
+            let _ = self.let_go.recv();
+        }
+
+        fn handle_datagrams(&mut self, _: Now, _: &Batch, _: &mut SendQueue) {}
+        fn handle_timeout(&mut self, _: Now, _: &mut SendQueue) {}
+        fn poll_timeout(&self) -> Option<Instant> {
+            None
+        }
+        fn handle_second(&mut self, _: Now, _: &IoStats) {}
+        fn handle_stop(&mut self, _: Now, _: &mut SendQueue) {}
+    }
+
+    /// A desk before a worker that hangs over the opening of a call, with one more message waiting,
+    /// which is all its mailbox takes.
+    fn desk_before_a_stuck_worker() -> (Desk, [CallId; 2], Sender<()>, WorkerHandle<ShardMessage>) {
+        let (taken, is_taken) = channel();
+        let (free, let_go) = channel();
+        let mut options = WorkerOptions::new("stuck", Vec::new());
+        options.mailbox_capacity = 1;
+        let worker = spawn(options, move |_| Stuck { taken, let_go }).unwrap();
+        let keys = KeyRing::single(Epoch::new(0).unwrap(), &MasterSecret::new([7; 32]));
+        let registrar = Registrar::new(TransceiverId(1), 1, 8, Generation(0));
+        let template = Template::new(&["192.0.2.1:3478".parse().unwrap()]).unwrap();
+        let calls = Calls::new(registrar, template, Arc::new(keys), ClusterId(1));
+        let desk = Desk::new(calls, vec![worker.mailbox()], CallMetrics::register());
+        let first = desk.open(request()).unwrap().call;
+        is_taken.recv().unwrap();
+        let second = desk.open(request()).unwrap().call;
+        (desk, [first, second], free, worker)
+    }
+
+    fn request() -> Request<'static> {
+        Request {
+            offer: OFFER.as_bytes(),
+            ..Request::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_worker_with_too_much_waiting_makes_everything_busy_and_nothing_is_lost() {
+        let (desk, [first, second], free, worker) = desk_before_a_stuck_worker();
+        assert_eq!(desk.open(request()), Err(OpenError::Busy));
+        assert_eq!(
+            desk.occupancy().sessions,
+            2,
+            "the refused call took no place"
+        );
+        assert_eq!(desk.end(first), Err(DeskError::Busy));
+        assert_eq!(desk.view(second).await.err(), Some(DeskError::Busy));
+        assert_eq!(
+            desk.end(first),
+            Err(DeskError::Busy),
+            "the call is still known"
+        );
+        assert_eq!(
+            desk.occupancy(),
+            Occupancy {
+                sessions: 2,
+                capacity: 8,
+                draining: false
+            }
+        );
+        drop(free);
+        worker.stop();
+        worker.join().unwrap();
+        assert_eq!(
+            desk.end(first),
+            Err(DeskError::Busy),
+            "a worker that has ended takes nothing"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_call_nobody_opened_is_unknown() {
+        let (desk, _, free, worker) = desk_before_a_stuck_worker();
+        let stranger = CallId::new([9; 16]);
+        assert_eq!(desk.end(stranger), Err(DeskError::UnknownCall));
+        assert_eq!(
+            desk.view(stranger).await.err(),
+            Some(DeskError::UnknownCall)
+        );
+        drop(free);
+        worker.stop();
+        worker.join().unwrap();
+    }
+
+    #[test]
+    fn random_bits_differ_from_call_to_call() {
+        let (one, other) = (draw(), draw());
+        assert_ne!(one.call, other.call);
+        assert_ne!(one.events, other.events);
+    }
+}

@@ -214,3 +214,76 @@ impl Service for ShardService {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::rc::Rc;
+    use std::time::Duration;
+
+    use syrinx_shared::route::ShardIndex;
+    use syrinx_shared::uring::{UdpOptions, WorkerSocket, open_udp};
+    use syrinx_shared::wire::encap::{BundleView, PAYLOAD_BYTES_MAX, RECORD_HEADER_BYTES};
+
+    fn receiver() -> (std::net::UdpSocket, TrainDestination) {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket
+            .set_read_timeout(Some(Duration::from_secs(2)))
+            .unwrap();
+        let destination = TrainDestination {
+            addr: socket.local_addr().unwrap(),
+            shard: ShardIndex(5),
+        };
+        (socket, destination)
+    }
+
+    fn payload_received(socket: &std::net::UdpSocket) -> Vec<u8> {
+        let mut bytes = [0; 2048];
+        let length = socket.recv(&mut bytes).unwrap();
+        let bundle = BundleView::parse(&bytes[..length]).unwrap();
+        assert_eq!(bundle.preamble().destination, ShardIndex(5));
+        bundle.records().next().unwrap().unwrap().payload.to_vec()
+    }
+
+    #[test]
+    fn more_destinations_than_trains_are_all_served_and_an_oversize_record_is_counted() {
+        let socket = open_udp(&UdpOptions::new("127.0.0.1:0".parse().unwrap())).unwrap();
+        let sockets: Rc<[WorkerSocket]> = Rc::new([WorkerSocket {
+            socket,
+            large: true,
+        }]);
+        let mut queue = SendQueue::new(&sockets);
+        let mut trains = Trains::new(ShardIndex(1), 7, 1_472, 1);
+        let mut oversize_records = 0;
+        let mut packing = Packing {
+            trains: &mut trains,
+            queue: &mut queue,
+            oversize_records: &mut oversize_records,
+        };
+        let (first, to_first) = receiver();
+        let (second, to_second) = receiver();
+        let header = [0; RECORD_HEADER_BYTES];
+        packing.transmit(to_first, &header, b"to the first");
+        packing.transmit(to_second, &header, &vec![0; PAYLOAD_BYTES_MAX + 1]);
+        packing.transmit(to_second, &header, b"to the second");
+        packing.send();
+        assert_eq!(payload_received(&first), b"to the first");
+        assert_eq!(payload_received(&second), b"to the second");
+        assert_eq!(oversize_records, 1);
+    }
+
+    #[test]
+    fn a_pulse_ages_until_the_loop_turns_again() {
+        let start = Instant::now();
+        let pulse = Pulse::new(start);
+        let later = start + Duration::from_secs(7);
+        assert_eq!(pulse.age(later), Duration::from_secs(7));
+        pulse.beat(later);
+        assert_eq!(pulse.age(later), Duration::ZERO);
+        assert_eq!(
+            pulse.age(start),
+            Duration::ZERO,
+            "clocks of two threads may differ a little"
+        );
+    }
+}

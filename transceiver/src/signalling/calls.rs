@@ -227,14 +227,15 @@ fn contained<T>(run: impl FnOnce() -> Result<T, OfferError>) -> Result<T, OfferE
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::time::Instant;
     use syrinx_shared::keys::MasterSecret;
     use syrinx_shared::route::{Epoch, Generation, ShardIndex, TransceiverId, UnixMinutes};
     use syrinx_shared::wire::ufrag::decode;
 
-    const OFFER: &str = concat!(
+    /// One audio section with Opus, as small as an offer can be.
+    pub(crate) const OFFER: &str = concat!(
         "v=0\r\no=- 1 2 IN IP4 127.0.0.1\r\ns=-\r\nt=0 0\r\na=group:BUNDLE 0\r\n",
         "m=audio 9 UDP/TLS/RTP/SAVPF 111\r\nc=IN IP4 0.0.0.0\r\na=mid:0\r\na=sendrecv\r\n",
         "a=ice-ufrag:abcd\r\na=ice-pwd:abcdefghijklmnopqrstuvwx\r\n",

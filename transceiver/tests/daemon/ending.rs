@@ -74,3 +74,35 @@ fn the_log_says_that_calls_need_no_key() {
         "{log}"
     );
 }
+
+#[test]
+fn systemd_is_told_of_readiness_life_and_the_end() {
+    let ground = Ground::new();
+    let path = ground.folder.path().join("notify");
+    let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    socket
+        .set_read_timeout(Some(crate::process::PATIENCE))
+        .unwrap();
+    let next = || {
+        let mut bytes = [0; 1024];
+        let length = socket.recv(&mut bytes).unwrap();
+        String::from_utf8(bytes[..length].to_vec()).unwrap()
+    };
+    let variables = [
+        ("NOTIFY_SOCKET", path.to_str().unwrap()),
+        ("WATCHDOG_USEC", "400000"),
+    ];
+    let transceiver = ground.start_with("", &variables);
+    let mut told = [next(), next()];
+    told.sort();
+    assert!(told[0].starts_with("READY=1\nSTATUS="), "{told:?}");
+    assert_eq!(told[1], "WATCHDOG=1\n");
+    assert_eq!(next(), "WATCHDOG=1\n", "fed again within half its time");
+    transceiver.signal("TERM");
+    let mut last = next();
+    while last == "WATCHDOG=1\n" {
+        last = next();
+    }
+    assert!(last.starts_with("STOPPING=1\n"), "{last}");
+    assert_eq!(transceiver.wait().0, Some(0));
+}
