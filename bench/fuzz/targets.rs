@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use syrinx_relay::forwarder::admission::{AdmissionOptions, Rate};
 use syrinx_relay::forwarder::routes::{Route, Routes};
 use syrinx_relay::forwarder::{
-    ClientDatagram, ClientVerdict, Forwarder, ForwarderOptions, ToClient, Verify,
+    ClientDatagram, ClientVerdict, Forwarder, ForwarderOptions, RecordVerdict, Verify,
 };
 use syrinx_shared::keys::{KeyRing, MasterSecret};
 use syrinx_shared::route::{
@@ -195,7 +195,9 @@ impl<'a> Script<'a> {
             }
             3 => {
                 let bytes = self.bytes();
-                forwarder.handle_bundle(self.now, bytes, |to| check_answered(&self.answered, &to));
+                forwarder.handle_bundle(self.now, bytes, |verdict| {
+                    check_answered(&self.answered, &verdict);
+                });
             }
             4 | 5 => {
                 let (client, session) = (self.client(), self.session());
@@ -206,8 +208,8 @@ impl<'a> Script<'a> {
                 };
                 self.answered.push(client);
                 let bundle = answer(client, session, direction, self.bytes());
-                forwarder.handle_bundle(self.now, &bundle, |to| {
-                    check_answered(&self.answered, &to);
+                forwarder.handle_bundle(self.now, &bundle, |verdict| {
+                    check_answered(&self.answered, &verdict);
                 });
             }
             6 => {

@@ -8,6 +8,8 @@
 pub mod endpoints;
 pub mod metrics;
 pub mod service;
+pub mod trace;
+pub mod trace_route;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,7 +23,7 @@ use syrinx_shared::keys::KeyRing;
 use syrinx_shared::route::ShardIndex;
 use syrinx_shared::uring::{UdpOptions, UdpSocket, WorkerSocket, open_udp_group};
 use syrinx_shared::wire::train::Trains;
-use syrinx_shared::worker::{self, WorkerHandle, WorkerOptions};
+use syrinx_shared::worker::{self, Mailbox, WorkerHandle, WorkerOptions};
 use tokio::sync::Notify;
 
 use crate::config::Config;
@@ -104,6 +106,11 @@ impl DataPlane {
                 tracing::error!(worker = worker.name(), "not told of a reload: {error}");
             }
         }
+    }
+
+    /// The workers' mailboxes, in the order of the workers.
+    pub fn mailboxes(&self) -> Vec<Mailbox<RelayMessage>> {
+        self.workers.iter().map(WorkerHandle::mailbox).collect()
     }
 
     /// How many workers there are.

@@ -37,7 +37,7 @@ use syrinx_shared::wire::ufrag;
 use admission::{Admission, AdmissionOptions};
 use flow_table::{Flow, FlowId, FlowKey, FlowTable, Tick, UfragId};
 use routes::Routes;
-pub use verdict::{ClientVerdict, Counters, DropReason, ToClient};
+pub use verdict::{ClientVerdict, Counters, DropReason, RecordVerdict, ToClient};
 
 /// How many flows one [`Forwarder::handle_timeout`] frees at most, so that a mass expiry does not
 /// hold up packets; the next deadline is then at once.
@@ -150,8 +150,8 @@ impl Forwarder {
         }
     }
 
-    /// Judges every record of one bundle from the inner leg, and calls `forward` for each that
-    /// goes to a client, in order.
+    /// Judges every record of one bundle from the inner leg, and calls `take` with each verdict,
+    /// in the order of the records.
     ///
     /// A record whose flow is unknown is not lost: its cookie proves that a holder of the cluster
     /// keys made that flow once, so the flow is made again. The relay therefore sends only to
@@ -160,30 +160,38 @@ impl Forwarder {
         &mut self,
         now: Now,
         datagram: &'a [u8],
-        mut forward: impl FnMut(ToClient<'a>),
+        mut take: impl FnMut(RecordVerdict<'a>),
     ) {
         self.counters.inner_datagrams += 1;
         let bundle = match BundleView::parse(datagram) {
             Ok(bundle) => bundle,
-            Err(BundleError::Truncated) => {
-                return self.drop_inner(DropReason::BundleTruncated);
+            Err(error) => {
+                let truncated = error == BundleError::Truncated;
+                let reason = if truncated {
+                    DropReason::BundleTruncated
+                } else {
+                    DropReason::NotBundle
+                };
+                self.counters.drops.add(reason, 1);
+                return;
             }
-            Err(_) => return self.drop_inner(DropReason::NotBundle),
         };
         self.counters.bundles += 1;
         for record in bundle.records() {
             self.counters.records += 1;
-            match record
-                .map_err(|_| DropReason::RecordReserved)
-                .and_then(|record| self.handle_record(now, &record))
-            {
-                Ok(Some(to_client)) => {
-                    self.counters.forwarded_to_client += 1;
-                    forward(to_client);
-                }
+            let outcome = match &record {
+                Ok(record) => self.handle_record(now, record),
+                Err(_) => Err(DropReason::RecordReserved),
+            };
+            match outcome {
+                Ok(Some(_)) => self.counters.forwarded_to_client += 1,
                 Ok(None) => self.counters.control_records += 1,
-                Err(reason) => self.drop_inner(reason),
+                Err(reason) => self.counters.drops.add(reason, 1),
             }
+            take(RecordVerdict {
+                header: record.ok().map(|record| record.header),
+                outcome,
+            });
         }
     }
 
@@ -252,10 +260,6 @@ impl Forwarder {
     fn drop(&mut self, reason: DropReason) -> ClientVerdict {
         self.counters.drops.add(reason, 1);
         ClientVerdict::Drop(reason)
-    }
-
-    fn drop_inner(&mut self, reason: DropReason) {
-        self.counters.drops.add(reason, 1);
     }
 
     fn forward_on_flow(

@@ -31,6 +31,10 @@ enum Command {
     Keys(commands::keys::Keys),
     /// Explain a server ufrag: what it says, and what a relay would make of it.
     Decode(commands::decode::Decode),
+    /// Show what a running relay does: flows, rates, drops by reason.
+    Top(commands::top::Top),
+    /// Print the verdicts on one client or session as they happen.
+    Trace(commands::trace::TraceCommand),
 }
 
 fn main() -> ExitCode {
@@ -38,6 +42,8 @@ fn main() -> ExitCode {
     let result = match arguments.command {
         Some(Command::Keys(command)) => command.run(),
         Some(Command::Decode(command)) => command.run(),
+        Some(Command::Top(command)) => command.run(),
+        Some(Command::Trace(command)) => command.run(),
         None => commands::run::run(arguments.config.as_deref(), arguments.check),
     };
     match result {

@@ -77,11 +77,13 @@ impl IntoResponse for Health {
     }
 }
 
-/// Serves until `stop` resolves. `health` is asked on every probe and must not block.
+/// Serves until `stop` resolves. `health` is asked on every probe and must not block; `more` are
+/// the daemon's own routes.
 pub async fn serve<H>(
     listener: TcpListener,
     health: H,
     exposition: Exposition,
+    more: Router,
     stop: impl Future<Output = ()>,
 ) where
     H: Fn() -> Health + Clone + Send + Sync + 'static,
@@ -95,7 +97,7 @@ pub async fn serve<H>(
     };
     let server = http::serve(
         listener,
-        router(health, move || exposition.render()),
+        router(health, move || exposition.render()).merge(more),
         LIMITS,
         stop,
     );

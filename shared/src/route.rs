@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::str::FromStr;
 use std::time::Instant;
 
 /// A cluster: relays and transceivers that share one set of cluster keys.
@@ -135,6 +136,31 @@ impl fmt::Display for SessionRef {
     }
 }
 
+/// The text is not `transceiver/shard/slot.generation`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not of the form transceiver/shard/slot.generation")]
+pub struct SessionRefError;
+
+impl FromStr for SessionRef {
+    type Err = SessionRefError;
+
+    /// The inverse of `Display`.
+    fn from_str(text: &str) -> Result<Self, SessionRefError> {
+        let number = |text: &str| text.parse::<u32>().map_err(|_| SessionRefError);
+        let mut parts = text.splitn(3, '/');
+        let mut part = || parts.next().ok_or(SessionRefError);
+        let (transceiver, shard, rest) = (number(part()?)?, number(part()?)?, part()?);
+        let (slot, generation) = rest.split_once('.').ok_or(SessionRefError)?;
+        let generation = number(generation)?;
+        Ok(Self {
+            transceiver: TransceiverId(transceiver.try_into().map_err(|_| SessionRefError)?),
+            shard: ShardIndex(shard.try_into().map_err(|_| SessionRefError)?),
+            slot: Slot::new(number(slot)?).ok_or(SessionRefError)?,
+            generation: Generation(generation.try_into().map_err(|_| SessionRefError)?),
+        })
+    }
+}
+
 /// A client's address and port as the relay's public socket saw them, canonical: an IPv4 address
 /// that arrived mapped into IPv6 (`::ffff:a.b.c.d`) is the IPv4 address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -226,7 +252,9 @@ mod tests {
     proptest! {
         #[test]
         fn session_reference_round_trips(bytes: [u8; 8]) {
-            prop_assert_eq!(SessionRef::from_bytes(bytes).to_bytes(), bytes);
+            let session = SessionRef::from_bytes(bytes);
+            prop_assert_eq!(session.to_bytes(), bytes);
+            prop_assert_eq!(session.to_string().parse(), Ok(session));
         }
 
         #[test]

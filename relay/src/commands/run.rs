@@ -7,6 +7,7 @@ use anyhow::Context as _;
 use syrinx_relay::config::{Config, ENVIRONMENT_PREFIX};
 use syrinx_relay::driver::DataPlane;
 use syrinx_relay::driver::service::RelayMessage;
+use syrinx_relay::driver::trace_route::tracing_route;
 use syrinx_shared::admin::{self, Health, Status};
 use syrinx_shared::process::{self, Signals, Wish};
 use syrinx_shared::{bind, config, logging, metrics};
@@ -46,14 +47,11 @@ pub(crate) fn run(path: Option<&Path>, check: bool) -> anyhow::Result<()> {
         let mut signals = Signals::install().context("signal handlers cannot be installed")?;
         let data_plane = DataPlane::start(&config, keys)?;
         let (stop_admin, stopped) = oneshot::channel();
-        let server = tokio::spawn(admin::serve(
-            admin,
-            health(&data_plane),
-            exposition,
-            async {
-                let _ = stopped.await;
-            },
-        ));
+        let traces = tracing_route(data_plane.mailboxes());
+        let health = health(&data_plane);
+        let server = tokio::spawn(admin::serve(admin, health, exposition, traces, async {
+            let _ = stopped.await;
+        }));
         let vitals = data_plane.vitals();
         let watchdog = tokio::spawn(process::feed_watchdog(move || vitals.is_alive()));
         for address in &config.public.listen {

@@ -16,6 +16,7 @@ use syrinx_shared::worker::Service;
 
 use super::endpoints::Endpoints;
 use super::metrics::RelayMetrics;
+use super::trace::Trace;
 use crate::forwarder::routes::Routes;
 use crate::forwarder::{ClientDatagram, ClientVerdict, DropReason, Forwarder, ToClient};
 
@@ -26,6 +27,8 @@ pub enum RelayMessage {
     Keys(Arc<KeyRing>),
     /// The route table was read again.
     Routes(Arc<Routes>),
+    /// An operator wants to see verdicts. Replaces the trace before it.
+    Trace(Trace),
 }
 
 /// The service of one worker.
@@ -37,6 +40,7 @@ pub struct RelayService {
     inner_socket: usize,
     failures: SendFailures,
     metrics: RelayMetrics,
+    trace: Option<Trace>,
 }
 
 /// A record that found all trains in use: it is packed once they have been sent.
@@ -61,6 +65,7 @@ impl RelayService {
             inner_socket: public_count,
             failures: SendFailures::default(),
             metrics,
+            trace: None,
         }
     }
 
@@ -100,7 +105,11 @@ impl RelayService {
             marks: Marks::from_traffic_class(received.traffic_class),
             payload: received.payload,
         };
-        match self.forwarder.handle_client(now, &datagram) {
+        let verdict = self.forwarder.handle_client(now, &datagram);
+        if let Some(trace) = &mut self.trace {
+            trace.note_client(&datagram, &verdict);
+        }
+        match verdict {
             ClientVerdict::Forward { to, header } => self.pack(Held {
                 to,
                 header,
@@ -125,10 +134,16 @@ impl RelayService {
     fn handle_bundle<'a>(&mut self, now: Now, bundle: &'a [u8], sends: &mut Sends<'a>) {
         let endpoints = &self.endpoints;
         let mut unknown_endpoints = 0;
-        self.forwarder.handle_bundle(now, bundle, |to_client| {
-            match reply(endpoints, &to_client) {
-                Some(send) => sends.push(send),
-                None => unknown_endpoints += 1,
+        let trace = &mut self.trace;
+        self.forwarder.handle_bundle(now, bundle, |verdict| {
+            if let Some(trace) = trace {
+                trace.note_record(&verdict);
+            }
+            if let Ok(Some(to_client)) = verdict.outcome {
+                match reply(endpoints, &to_client) {
+                    Some(send) => sends.push(send),
+                    None => unknown_endpoints += 1,
+                }
             }
         });
         if unknown_endpoints > 0 {
@@ -189,6 +204,7 @@ impl Service for RelayService {
         match message {
             RelayMessage::Keys(keys) => self.forwarder.set_keys(keys),
             RelayMessage::Routes(routes) => self.forwarder.set_routes(routes),
+            RelayMessage::Trace(trace) => self.trace = Some(trace),
         }
     }
 
@@ -203,6 +219,7 @@ impl Service for RelayService {
     fn handle_second(&mut self, _: Now, io: &IoStats) {
         self.failures
             .charge(io, self.inner_socket, &mut self.forwarder);
+        self.trace.take_if(|trace| trace.is_over());
         debug_assert!(self.forwarder.counters().balance());
         self.metrics
             .publish(self.forwarder.counters(), self.forwarder.flow_count(), io);

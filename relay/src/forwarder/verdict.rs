@@ -6,7 +6,7 @@
 //! `control_records` or in one drop of [`Side::Transceiver`]. [`Counters::balance`] adds them up.
 
 use syrinx_shared::route::{ClientSocket, LocalEndpoint, Transport};
-use syrinx_shared::wire::encap::{Marks, RawHeader};
+use syrinx_shared::wire::encap::{Marks, RawHeader, RecordHeader};
 use syrinx_shared::wire::train::TrainDestination;
 use syrinx_shared::wire::ufrag::UfragError;
 
@@ -37,6 +37,15 @@ pub struct ToClient<'a> {
     pub marks: Marks,
     /// The datagram.
     pub payload: &'a [u8],
+}
+
+/// What became of one record of a bundle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecordVerdict<'a> {
+    /// Its header, where it could be read.
+    pub header: Option<RecordHeader>,
+    /// A datagram for a client, a control message that was obeyed (`None`), or a drop.
+    pub outcome: Result<Option<ToClient<'a>>, DropReason>,
 }
 
 /// The face of the relay on which a datagram was received.

@@ -178,8 +178,9 @@ impl Bench {
     /// Feeds one bundle of the transceiver, and returns what goes to clients.
     pub fn from_transceiver<'a>(&mut self, bundle: &'a [u8]) -> Vec<ToClient<'a>> {
         let mut sent = Vec::new();
-        self.forwarder
-            .handle_bundle(self.now, bundle, |to_client| sent.push(to_client));
+        self.forwarder.handle_bundle(self.now, bundle, |verdict| {
+            sent.extend(verdict.outcome.ok().flatten());
+        });
         sent
     }
 

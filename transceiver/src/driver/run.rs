@@ -266,6 +266,7 @@ impl Servers {
                 admin,
                 health,
                 exposition,
+                axum::Router::new(),
                 when_stopped(stopped),
             )),
         ];
