@@ -28,9 +28,10 @@ const OWNERS: [(&str, &[&str], &[&str]); 6] = [
     ("the ring", &["io_uring"], &["shared/src/uring"]),
     ("pinning", &["core_affinity"], &["shared/src/cores.rs"]),
     (
-        "slow work of a worker",
+        "slow work of a worker, and streams of the control thread",
         &["glommio", "futures_lite"],
         &[
+            "relay/src/driver",
             "shared/src/uring",
             "shared/src/worker",
             "transceiver/src/driver",
