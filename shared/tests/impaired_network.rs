@@ -108,22 +108,33 @@ fn a_full_send_buffer_is_waited_for_briefly_then_the_rest_is_dropped_and_counted
 }
 
 #[test]
-fn an_oversize_datagram_of_the_inner_leg_is_fragmented_and_arrives_whole() {
+fn a_datagram_longer_than_the_network_carries_arrives_whole_all_the_same() {
     let setup = ["ip link set lo up mtu 1500"];
     in_own_network(
-        "an_oversize_datagram_of_the_inner_leg_is_fragmented_and_arrives_whole",
+        "a_datagram_longer_than_the_network_carries_arrives_whole_all_the_same",
         &setup,
         || {
-            let mut options = loopback();
-            options.path_mtu = PathMtu::Fragment;
-            let mut queue = SendQueue::new(&sockets(&options));
-            let (peer, to) = peer();
-            let payload: Vec<u8> = (0..9_000).map(|index| (index % 251) as u8).collect();
-            queue.begin().push(send(to, &payload, 1, None));
-            let mut buffer = vec![0; 20_000];
-            assert_eq!(peer.recv(&mut buffer).unwrap(), payload.len());
-            assert_eq!(buffer[..payload.len()], payload);
-            assert_eq!(queue.stats(0).dropped(), 0);
+            for (path_mtu, fragmented) in [(PathMtu::Fragment, 0), (PathMtu::Discover, 2)] {
+                let mut options = loopback();
+                options.path_mtu = path_mtu;
+                let mut queue = SendQueue::new(&sockets(&options));
+                let (peer, to) = peer();
+                let payload: Vec<u8> = (0..9_000).map(|index| (index % 251) as u8).collect();
+                let lengths = [200, 9_000, 1_472, 1_473, 0, 1_200];
+                let mut sends = queue.begin();
+                for length in lengths {
+                    sends.push(send(to, &payload[..length], 1, None));
+                }
+                drop(sends);
+                let mut buffer = vec![0; 20_000];
+                for length in lengths {
+                    assert_eq!(peer.recv(&mut buffer).unwrap(), length);
+                    assert_eq!(buffer[..length], payload[..length]);
+                }
+                let stats = queue.stats(0);
+                assert_eq!((stats.sent_datagrams, stats.dropped()), (6, 0));
+                assert_eq!(stats.fragmented, fragmented, "{path_mtu:?}");
+            }
         },
     );
 }
@@ -135,9 +146,7 @@ fn a_train_wider_than_the_network_arrives_without_giving_up_on_segmentation() {
         "a_train_wider_than_the_network_arrives_without_giving_up_on_segmentation",
         &setup,
         || {
-            let mut options = loopback();
-            options.path_mtu = PathMtu::Fragment;
-            let mut queue = SendQueue::new(&sockets(&options));
+            let mut queue = SendQueue::new(&sockets(&loopback()));
             let (peer, to) = peer();
             for stride in [2_000u16, 1_400] {
                 let stride_bytes = usize::from(stride);
@@ -151,6 +160,7 @@ fn a_train_wider_than_the_network_arrives_without_giving_up_on_segmentation() {
             }
             let stats = queue.stats(0);
             assert_eq!((stats.sent_datagrams, stats.segmentation_refused), (10, 1));
+            assert_eq!((stats.fragmented, stats.dropped()), (5, 0));
             assert_eq!(queue.segmentation(), Segmentation::Kernel);
         },
     );

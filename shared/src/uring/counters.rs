@@ -65,6 +65,8 @@ pub struct SendStats {
     pub items_blocked: u64,
     /// The callers' items in what was given up for any other reason.
     pub items_failed: u64,
+    /// Datagrams that did not fit their way whole and left in fragments.
+    pub fragmented: u64,
     /// Trains that the kernel or the device refused to cut up; they were cut up here.
     pub segmentation_refused: u64,
 }
@@ -85,6 +87,7 @@ impl AddAssign for SendStats {
         self.dropped_other += other.dropped_other;
         self.items_blocked += other.items_blocked;
         self.items_failed += other.items_failed;
+        self.fragmented += other.fragmented;
         self.segmentation_refused += other.segmentation_refused;
     }
 }

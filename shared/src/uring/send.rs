@@ -15,13 +15,13 @@ use super::address::Name;
 use super::control_message::Control;
 use super::counters::SendStats;
 use super::syscall::{Interest, check, poll};
-use super::{WorkerSocket, socket::UdpSocket};
+use super::{PathMtu, UdpSocket, WorkerSocket};
 use std::marker::PhantomData;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-use std::{io, mem, ptr};
+use std::{io, mem, ptr, slice};
 
 /// Slots of a lane: a full lane is flushed. Far below `UIO_MAXIOV` (1,024), `sendmmsg`'s limit, and
 /// enough to spread one system call over many datagrams.
@@ -171,6 +171,7 @@ struct Lane {
     index: usize,
     is_v6: bool,
     segmentation: Segmentation,
+    is_fragmenting: bool,
     slots: Vec<Slot>,
     /// The datagrams of one refused train.
     pieces: Vec<Slot>,
@@ -190,6 +191,8 @@ enum Refusal {
     Train,
     /// A segment of this train is longer than its way carries.
     TrainTooWide,
+    /// The datagram is longer than its way carries whole.
+    TooLong,
     /// The destination is the trouble.
     Unreachable,
     /// The datagram is the trouble.
@@ -202,6 +205,7 @@ impl Refusal {
             Some(libc::EINTR) => Refusal::Retry,
             Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => Refusal::WouldBlock,
             Some(libc::EMSGSIZE) if is_train => Refusal::TrainTooWide,
+            Some(libc::EMSGSIZE) => Refusal::TooLong,
             Some(libc::EIO | libc::EINVAL | libc::ENOPROTOOPT) if is_train => Refusal::Train,
             Some(
                 libc::ECONNREFUSED
@@ -226,6 +230,7 @@ impl Lane {
             index,
             is_v6,
             segmentation: Segmentation::Kernel,
+            is_fragmenting: false,
             slots: Vec::with_capacity(LANE_SLOTS),
             pieces: Vec::with_capacity(TRAIN_SEGMENTS_MAX),
             headers: vec![header; LANE_SLOTS],
@@ -343,7 +348,7 @@ impl Lane {
             // for it. Only a second refusal is about this destination.
             Refusal::Unreachable => first_time,
             Refusal::WouldBlock => patience.wait_for_room(self.socket()),
-            Refusal::Train | Refusal::TrainTooWide | Refusal::Other => false,
+            Refusal::Train | Refusal::TrainTooWide | Refusal::TooLong | Refusal::Other => false,
         }
     }
 
@@ -380,7 +385,10 @@ impl Lane {
                 self.stats.segmentation_refused += 1;
                 self.transmit_pieces(&rest[0], patience);
             }
-            Refusal::Retry | Refusal::Other => {
+            Refusal::TooLong if self.can_fragment() => {
+                self.transmit_fragmented(rest[0], patience);
+            }
+            Refusal::Retry | Refusal::TooLong | Refusal::Other => {
                 self.stats.dropped_other += datagrams;
                 self.stats.items_failed += items;
             }
@@ -397,6 +405,26 @@ impl Lane {
                 "UDP_SEGMENT was refused: trains are cut up in this process from here on, at a \
                  higher cost a datagram; check the device's checksum offload (`ethtool -k`)"
             );
+        }
+    }
+
+    /// Whether a datagram that was refused whole has another chance.
+    fn can_fragment(&self) -> bool {
+        self.socket().path_mtu() == PathMtu::Discover && !self.is_fragmenting
+    }
+
+    /// Sends one datagram with fragments allowed. The socket is this thread's alone to send on, so
+    /// the option concerns no other datagram.
+    fn transmit_fragmented(&mut self, mut slot: Slot, patience: &mut Patience) {
+        self.is_fragmenting = true;
+        let sent_before = self.stats.sent_datagrams;
+        let allowed = self.socket().allow_fragments(true);
+        self.transmit(slice::from_mut(&mut slot), patience);
+        let forbidden = self.socket().allow_fragments(false);
+        self.is_fragmenting = false;
+        self.stats.fragmented += self.stats.sent_datagrams - sent_before;
+        if let Err(error) = allowed.and(forbidden) {
+            tracing::warn!(address = %self.socket().local_addr(), %error, "IP_MTU_DISCOVER");
         }
     }
 
@@ -717,7 +745,7 @@ mod tests {
         assert_eq!(of(libc::EIO, true), Refusal::Train);
         assert_eq!(of(libc::EIO, false), Refusal::Other);
         assert_eq!(of(libc::EMSGSIZE, true), Refusal::TrainTooWide);
-        assert_eq!(of(libc::EMSGSIZE, false), Refusal::Other);
+        assert_eq!(of(libc::EMSGSIZE, false), Refusal::TooLong);
         assert_eq!(of(libc::EPERM, false), Refusal::Other);
         assert_eq!(of(libc::EINTR, true), Refusal::Retry);
     }

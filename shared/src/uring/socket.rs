@@ -21,7 +21,9 @@ const SO_MEMINFO: i32 = 55;
 /// How a socket treats datagrams that are longer than the way to their destination carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PathMtu {
-    /// The kernel's default: learn the path's MTU, and do not let the network fragment.
+    /// Forbid the network to fragment, and learn the path's MTU from what it answers. Such a
+    /// datagram needs no IPv4 identification, whose generator costs the kernel a tenth of a small
+    /// send. One that does not fit is sent again with fragments allowed.
     #[default]
     Discover,
     /// Fragment whenever it does not fit, never ask the network not to: for the inner leg, where an
@@ -153,6 +155,7 @@ impl From<SocketError> for io::Error {
 pub struct UdpSocket {
     descriptor: OwnedFd,
     local: SocketAddr,
+    path_mtu: PathMtu,
     granted_receive_buffer_bytes: usize,
     granted_send_buffer_bytes: usize,
 }
@@ -203,6 +206,27 @@ impl UdpSocket {
     /// Whether the socket is of the IPv6 family.
     pub fn is_v6(&self) -> bool {
         self.local.is_ipv6()
+    }
+
+    /// Lets the datagrams that follow be fragmented, or forbids it; for IPv4, on sockets of
+    /// [`PathMtu::Discover`].
+    pub(crate) fn allow_fragments(&self, is_allowed: bool) -> io::Result<()> {
+        let discovery = if is_allowed {
+            libc::IP_PMTUDISC_DONT
+        } else {
+            libc::IP_PMTUDISC_DO
+        };
+        set_option(
+            self.as_fd(),
+            libc::IPPROTO_IP,
+            libc::IP_MTU_DISCOVER,
+            discovery,
+        )
+    }
+
+    /// Whether datagrams that do not fit their way are refused at first.
+    pub(crate) fn path_mtu(&self) -> PathMtu {
+        self.path_mtu
     }
 
     /// The receive buffer in bytes, as asked for or what the system's limit left of it.
@@ -301,15 +325,11 @@ impl UnboundSocket {
         if options.traffic_class {
             self.set("IP_RECVTOS", level, libc::IP_RECVTOS, 1)?;
         }
-        if options.path_mtu == PathMtu::Fragment {
-            self.set(
-                "IP_MTU_DISCOVER",
-                level,
-                libc::IP_MTU_DISCOVER,
-                libc::IP_PMTUDISC_DONT,
-            )?;
-        }
-        Ok(())
+        let discovery = match options.path_mtu {
+            PathMtu::Discover => libc::IP_PMTUDISC_DO,
+            PathMtu::Fragment => libc::IP_PMTUDISC_DONT,
+        };
+        self.set("IP_MTU_DISCOVER", level, libc::IP_MTU_DISCOVER, discovery)
     }
 
     /// Asks past the system's limit first, which takes CAP_NET_ADMIN, then within it.
@@ -372,6 +392,7 @@ impl UnboundSocket {
         let mut socket = UdpSocket {
             descriptor: socket.into(),
             local,
+            path_mtu: self.options.path_mtu,
             granted_receive_buffer_bytes: 0,
             granted_send_buffer_bytes: 0,
         };
