@@ -9,14 +9,19 @@ use ::metrics::counter;
 use super::Published;
 use crate::uring::{IoStats, SocketStats};
 
+/// Where a counter of a worker is read from.
+type ReadWorker = fn(&IoStats) -> u64;
+/// Where a counter of a socket is read from.
+type ReadSocket = fn(&SocketStats) -> u64;
+
 /// See the module's description.
 #[derive(Debug)]
 pub struct IoMetrics {
-    worker: Vec<(Published, fn(&IoStats) -> u64)>,
-    sockets: Vec<Vec<(Published, fn(&SocketStats) -> u64)>>,
+    worker: Vec<(Published, ReadWorker)>,
+    sockets: Vec<Vec<(Published, ReadSocket)>>,
 }
 
-const WORKER: &[(&str, fn(&IoStats) -> u64)] = &[
+const WORKER: &[(&str, ReadWorker)] = &[
     ("passes_total", |io| io.passes),
     ("batches_total", |io| io.batches),
     ("coalesced_passes_total", |io| io.coalesced),
@@ -25,7 +30,7 @@ const WORKER: &[(&str, fn(&IoStats) -> u64)] = &[
     ("task_panics_total", |io| io.task_panics),
 ];
 
-const SOCKET: &[(&str, fn(&SocketStats) -> u64)] = &[
+const SOCKET: &[(&str, ReadSocket)] = &[
     ("socket_received_total", |socket| socket.received),
     ("socket_truncated_total", |socket| socket.truncated),
     ("socket_receive_errors_total", |socket| {
@@ -58,7 +63,7 @@ impl IoMetrics {
     /// its sockets, in their order.
     pub fn register(prefix: &str, worker: &str, sockets: &[String]) -> Self {
         let of_socket = |socket: &String| {
-            let register = |&(name, read): &(&str, fn(&SocketStats) -> u64)| {
+            let register = |&(name, read): &(&str, ReadSocket)| {
                 let handle = counter!(
                     format!("{prefix}_{name}"),
                     "worker" => worker.to_owned(), "socket" => socket.clone()
@@ -67,7 +72,7 @@ impl IoMetrics {
             };
             SOCKET.iter().map(register).collect()
         };
-        let of_worker = |&(name, read): &(&str, fn(&IoStats) -> u64)| {
+        let of_worker = |&(name, read): &(&str, ReadWorker)| {
             let handle = counter!(format!("{prefix}_{name}"), "worker" => worker.to_owned());
             (Published::new(handle), read)
         };
