@@ -216,3 +216,46 @@ fn without_io_uring_the_ring_is_refused_and_auto_falls_back() {
         "{text}"
     );
 }
+
+#[test]
+fn keys_rotate_in_three_steps_and_an_epoch_in_use_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    keys_in(dir.path());
+    let path = dir.path().join("cluster.keys");
+    let file = path.to_str().unwrap();
+    let run = |arguments: &[&str]| {
+        let output = relay(arguments);
+        assert!(output.status.success(), "{}", stderr(&output));
+    };
+    run(&["keys", "add", "--file", file]);
+    run(&["keys", "mint", "--file", file, "--epoch", "1"]);
+    let line = refusal(&["keys", "retire", "--file", file, "--epoch", "0"]);
+    assert!(
+        line.contains("may still name sessions for 1440 minutes"),
+        "{line}"
+    );
+    let ring = KeyRing::parse(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    assert_eq!(ring.live().count(), 2);
+    assert_eq!(ring.minting().unwrap().value(), 1);
+
+    let edge = dir.path().join("rotated.keys");
+    run(&[
+        "keys",
+        "edge",
+        "--file",
+        file,
+        "--out",
+        edge.to_str().unwrap(),
+    ]);
+    let edge = KeyRing::parse(&std::fs::read_to_string(edge).unwrap()).unwrap();
+    assert_eq!((edge.live().count(), edge.reads_sessions()), (2, false));
+
+    run(&["keys", "retire", "--file", file, "--epoch", "0", "--force"]);
+    let ring = KeyRing::parse(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    assert_eq!(ring.live().count(), 1);
+    assert_eq!(
+        std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+        0o600
+    );
+    assert!(!path.with_extension("keys.new").exists());
+}

@@ -15,6 +15,8 @@
 //! able to impersonate. Secrets come from files, never from a command line, and are neither
 //! printed nor logged: the types here have no `Debug` that shows them.
 
+pub mod file;
+
 use std::fmt;
 
 use aes::Aes128;
@@ -23,11 +25,12 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use hkdf::Hkdf;
 use hmac::{Hmac, KeyInit, Mac};
-use serde::Deserialize;
 use sha2::Sha256;
 use siphasher::sip::SipHasher24;
 use std::hash::Hasher;
 use zeroize::{Zeroize, ZeroizeOnDrop};
+
+pub use file::{KeyFile, KeyFileError, cluster_key_file, edge_key_file};
 
 use crate::route::{ClientSocket, Epoch, LocalEndpoint, SessionRef, Transport};
 
@@ -181,53 +184,6 @@ fn hmac_sha256(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
     mac.finalize().into_bytes().into()
 }
 
-/// Why a key file cannot be used. No variant carries key material.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum KeyFileError {
-    /// Not TOML, an unknown key, or a value of the wrong type.
-    #[error("not a Syrinx key file: {0}")]
-    Format(String),
-    /// An epoch number outside 0 to 6.
-    #[error("epoch id {0} is out of range: use 0 to 6")]
-    EpochOutOfRange(u8),
-    /// The same epoch twice.
-    #[error("epoch {0} is listed twice: keep one of them")]
-    EpochTwice(u8),
-    /// A secret that is not 32 bytes of base64.
-    #[error("the {field} of epoch {epoch} is not 32 bytes of unpadded base64: make keys anew")]
-    Secret {
-        /// Which epoch's.
-        epoch: u8,
-        /// `master` or `edge`.
-        field: &'static str,
-    },
-    /// An epoch with both secrets, or with neither.
-    #[error("epoch {0} needs exactly one of master (cluster form) and edge (edge form)")]
-    SecretForm(u8),
-    /// No epoch at all.
-    #[error("the file lists no epoch: make keys with `syrinx-relay keys new`")]
-    NoEpoch,
-    /// `mint` names an epoch that is not in the file or cannot mint.
-    #[error("mint = {0} names no epoch of this file that has a master secret")]
-    Mint(u8),
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct KeyFile {
-    mint: Option<u8>,
-    #[serde(default)]
-    epoch: Vec<KeyFileEpoch>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct KeyFileEpoch {
-    id: u8,
-    master: Option<String>,
-    edge: Option<String>,
-}
-
 /// The live epochs of a cluster, and which of them mints.
 #[derive(Clone)]
 pub struct KeyRing {
@@ -261,29 +217,7 @@ impl KeyRing {
     /// # Errors
     /// [`KeyFileError`], which names the epoch and the remedy, never the secret.
     pub fn parse(text: &str) -> Result<Self, KeyFileError> {
-        // The parser's own message quotes the offending line, which may hold a secret.
-        let file: KeyFile = toml::from_str(text)
-            .map_err(|error: toml::de::Error| KeyFileError::Format(error.message().to_owned()))?;
-        let mut epochs = [const { None }; Epoch::COUNT];
-        for entry in &file.epoch {
-            let epoch = Epoch::new(entry.id).ok_or(KeyFileError::EpochOutOfRange(entry.id))?;
-            let place: &mut Option<EpochKeys> = &mut epochs[epoch.index()];
-            if place.replace(entry.keys()?).is_some() {
-                return Err(KeyFileError::EpochTwice(entry.id));
-            }
-        }
-        if epochs.iter().all(Option::is_none) {
-            return Err(KeyFileError::NoEpoch);
-        }
-        let mut ring = Self { epochs, mint: None };
-        if let Some(id) = file.mint {
-            let mints = Epoch::new(id).filter(|epoch| {
-                ring.epoch(*epoch)
-                    .is_some_and(|keys| keys.cluster().is_some())
-            });
-            ring.mint = Some(mints.ok_or(KeyFileError::Mint(id))?);
-        }
-        Ok(ring)
+        KeyFile::parse(text)?.ring()
     }
 
     /// The keys of `epoch`, or `None` when it is unknown or retired.
@@ -310,56 +244,6 @@ impl KeyRing {
             .flatten()
             .any(|keys| keys.cluster().is_some())
     }
-}
-
-impl KeyFileEpoch {
-    fn keys(&self) -> Result<EpochKeys, KeyFileError> {
-        match (&self.master, &self.edge) {
-            (Some(master), None) => {
-                let secret = MasterSecret::new(self.secret("master", master)?);
-                Ok(EpochKeys::from_master(&secret))
-            }
-            (None, Some(edge)) => Ok(EpochKeys {
-                edge: self.secret("edge", edge)?,
-                cluster: None,
-            }),
-            _ => Err(KeyFileError::SecretForm(self.id)),
-        }
-    }
-
-    fn secret(&self, field: &'static str, text: &str) -> Result<[u8; 32], KeyFileError> {
-        STANDARD_NO_PAD
-            .decode(text)
-            .ok()
-            .and_then(|bytes| <[u8; 32]>::try_from(bytes).ok())
-            .ok_or(KeyFileError::Secret {
-                epoch: self.id,
-                field,
-            })
-    }
-}
-
-/// The text of a cluster key file with one epoch that mints.
-pub fn cluster_key_file(epoch: Epoch, master: &MasterSecret) -> String {
-    format!(
-        "# Syrinx cluster keys. Secret: readable by the relay and the transceiver only.\n\
-         # mint: the epoch that new ufrags are made with. Relays learn an epoch before it mints.\n\
-         mint = {id}\n\n[[epoch]]\nid = {id}\nmaster = \"{secret}\"\n",
-        id = epoch.value(),
-        secret = STANDARD_NO_PAD.encode(master.0),
-    )
-}
-
-/// The text of the edge-only key file of the same epoch: it verifies and routes, and can neither
-/// mint a ufrag nor read the session in one.
-pub fn edge_key_file(epoch: Epoch, master: &MasterSecret) -> String {
-    let keys = EpochKeys::from_master(master);
-    format!(
-        "# Syrinx edge keys: for relays that forward to this cluster from outside it.\n\n\
-         [[epoch]]\nid = {}\nedge = \"{}\"\n",
-        epoch.value(),
-        STANDARD_NO_PAD.encode(keys.edge),
-    )
 }
 
 #[cfg(test)]
@@ -390,61 +274,6 @@ mod tests {
 
     fn hex(bytes: &[u8]) -> String {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-    }
-
-    #[test]
-    fn both_forms_of_a_new_key_file_parse_and_agree_on_the_tag() {
-        let cluster = KeyRing::parse(&cluster_key_file(epoch(3), &master())).unwrap();
-        let edge = KeyRing::parse(&edge_key_file(epoch(3), &master())).unwrap();
-        assert_eq!(cluster.minting(), Some(epoch(3)));
-        assert_eq!(edge.minting(), None);
-        assert!(cluster.reads_sessions() && !edge.reads_sessions());
-        let tag = |ring: &KeyRing| ring.epoch(epoch(3)).unwrap().tag(b"abc", b"sealed");
-        assert_eq!(tag(&cluster), tag(&edge));
-        assert!(edge.epoch(epoch(0)).is_none());
-    }
-
-    #[test]
-    fn names_the_epoch_and_the_remedy_but_never_the_secret() {
-        let good = STANDARD_NO_PAD.encode([1; 32]);
-        let cases = [
-            (String::new(), KeyFileError::NoEpoch),
-            (
-                "[[epoch]]\nid = 7\n".into(),
-                KeyFileError::EpochOutOfRange(7),
-            ),
-            ("[[epoch]]\nid = 1\n".into(), KeyFileError::SecretForm(1)),
-            (
-                format!("[[epoch]]\nid = 1\nmaster = \"{good}\"\nedge = \"{good}\"\n"),
-                KeyFileError::SecretForm(1),
-            ),
-            (
-                "[[epoch]]\nid = 1\nmaster = \"c2hvcnQ\"\n".into(),
-                KeyFileError::Secret {
-                    epoch: 1,
-                    field: "master",
-                },
-            ),
-            (
-                format!("[[epoch]]\nid = 1\nedge = \"{good}\"\n").repeat(2),
-                KeyFileError::EpochTwice(1),
-            ),
-            (
-                format!("mint = 2\n[[epoch]]\nid = 1\nmaster = \"{good}\"\n"),
-                KeyFileError::Mint(2),
-            ),
-            (
-                format!("mint = 1\n[[epoch]]\nid = 1\nedge = \"{good}\"\n"),
-                KeyFileError::Mint(1),
-            ),
-        ];
-        for (text, want) in cases {
-            assert_eq!(KeyRing::parse(&text).unwrap_err(), want, "{text}");
-        }
-        let leaky = format!("[[epoch]]\nid = 1\nmaster = \"{good}\" oops\n");
-        let message = KeyRing::parse(&leaky).unwrap_err().to_string();
-        assert!(message.starts_with("not a Syrinx key file"), "{message}");
-        assert!(!message.contains(&good), "{message}");
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! `syrinx-relay decode`: explaining a ufrag to an operator who found it in an SDP or a capture.
 
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::bail;
 use clap::Args;
 use syrinx_shared::config::keys::KeysConfig;
 use syrinx_shared::wire::ufrag::{UfragError, decode_edge, decode_undated};
+
+use super::unix_minutes;
 
 #[derive(Debug, Args)]
 pub(crate) struct Decode {
@@ -57,8 +58,5 @@ impl Decode {
 
 /// The age modulo the 65,536 minutes (45 days) that a ufrag can tell.
 fn age_minutes(issued_minutes: u16) -> u16 {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs() / 60);
-    ((now & 0xffff) as u16).wrapping_sub(issued_minutes)
+    ((unix_minutes().0 & 0xffff) as u16).wrapping_sub(issued_minutes)
 }

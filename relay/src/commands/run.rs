@@ -9,6 +9,7 @@ use syrinx_relay::driver::DataPlane;
 use syrinx_relay::driver::service::RelayMessage;
 use syrinx_relay::driver::trace_route::tracing_route;
 use syrinx_shared::admin::{self, Health, Status};
+use syrinx_shared::keys::KeyRing;
 use syrinx_shared::process::{self, Signals, Wish};
 use syrinx_shared::{bind, config, logging, metrics};
 use tokio::sync::oneshot;
@@ -19,14 +20,7 @@ use tokio::sync::oneshot;
 /// One line with the remedy.
 pub(crate) fn run(path: Option<&Path>, check: bool) -> anyhow::Result<()> {
     let config: Config = config::load(path, ENVIRONMENT_PREFIX)?;
-    let keys = Arc::new(config.keys.read()?);
-    if !keys.reads_sessions() {
-        anyhow::bail!(
-            "keys.file = {}: holds edge keys only, and this relay routes to transceivers; give it \
-             the cluster's key file",
-            config.keys.file.display()
-        );
-    }
+    let keys = Arc::new(read_keys(&config)?);
     if check {
         println!(
             "configuration and keys are good: {} public addresses, {} routes, epochs {:?}",
@@ -69,6 +63,18 @@ pub(crate) fn run(path: Option<&Path>, check: bool) -> anyhow::Result<()> {
     })
 }
 
+/// The keys, which must be the cluster's: this relay routes to transceivers.
+fn read_keys(config: &Config) -> anyhow::Result<KeyRing> {
+    let keys = config.keys.read()?;
+    anyhow::ensure!(
+        keys.reads_sessions(),
+        "keys.file = {}: holds edge keys only, and this relay routes to transceivers; give it the \
+         cluster's key file",
+        config.keys.file.display()
+    );
+    Ok(keys)
+}
+
 /// Until a signal asks for the end, or a worker is lost: half a relay would leave its clients
 /// unserved for as long as it lives, a whole one is back in a moment.
 async fn serve(path: Option<&Path>, signals: &mut Signals, data_plane: &DataPlane) {
@@ -92,7 +98,7 @@ async fn serve(path: Option<&Path>, signals: &mut Signals, data_plane: &DataPlan
 
 fn reload(path: Option<&Path>, data_plane: &DataPlane) -> anyhow::Result<()> {
     let config: Config = config::load(path, ENVIRONMENT_PREFIX)?;
-    let keys = config.keys.read()?;
+    let keys = read_keys(&config)?;
     let routes = config.route_table()?;
     data_plane.tell(&RelayMessage::Keys(Arc::new(keys)));
     data_plane.tell(&RelayMessage::Routes(Arc::new(routes)));
