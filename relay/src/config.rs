@@ -102,8 +102,8 @@ pub struct FlowsConfig {
     pub verify: VerifyKey,
     /// How old a ufrag may be, in minutes: the longest session it could name. Default 1,440.
     pub ufrag_lifetime_minutes: u16,
-    /// New flows a second of one source prefix (IPv4 /32, IPv6 /64) and worker, lasting. Default 50:
-    /// a carrier's NAT is one prefix.
+    /// New flows a second of one source prefix (IPv4 /32, IPv6 /64) and worker, lasting. Default
+    /// 50: a carrier's NAT is one prefix.
     pub new_per_prefix_per_second: u32,
     /// New flows of one source prefix at once. Default 500.
     pub new_per_prefix_burst: u32,

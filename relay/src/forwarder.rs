@@ -246,8 +246,8 @@ impl Forwarder {
         self.drop(reason);
     }
 
-    /// Moves `count` datagrams from *forwarded* to a drop: the driver or the kernel refused them after
-    /// the verdict.
+    /// Moves `count` datagrams from *forwarded* to a drop: the driver or the kernel refused them
+    /// after the verdict.
     pub fn reclassify(&mut self, reason: DropReason, count: u64) {
         let forwarded = match reason.side() {
             verdict::Side::Client => &mut self.counters.forwarded_to_transceiver,

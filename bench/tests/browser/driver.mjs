@@ -48,8 +48,7 @@ const commands = {
     page.setDefaultTimeout(STEP_WAIT_MS);
     page.on("console", (message) => {
       const { url } = message.location();
-      // Browsers look for an icon unasked, and the page has none.
-      if (message.type() !== "error" || url.endsWith("/favicon.ico")) return;
+      if (message.type() !== "error") return;
       complaints.push(`${message.text()} ${url}`);
     });
     page.on("pageerror", (error) => complaints.push(String(error)));

@@ -30,7 +30,8 @@ pub enum TraceFilter {
 /// The text is no address and no session.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is neither an address (192.0.2.1, 192.0.2.1:5000, [2001:db8::1]:5000) nor a session (transceiver/shard/slot.generation)"
+    "{0:?} is neither an address (192.0.2.1, 192.0.2.1:5000, [2001:db8::1]:5000) nor a session \
+     (transceiver/shard/slot.generation)"
 )]
 pub struct TraceFilterError(String);
 

@@ -31,8 +31,8 @@ pub struct WorkersConfig {
     /// How workers talk to the kernel: `auto` probes, `ring` is io_uring or nothing, `mmsg` is
     /// recvmmsg. Default `auto`.
     pub io_model: IoModel,
-    /// Longest wait for further datagrams while traffic is light, in µs, at most 100; 0 switches it
-    /// off. Default 50: wake-ups are what a lightly loaded worker spends most of its time on.
+    /// Longest wait for further datagrams while traffic is light, in µs, at most 100; 0 switches
+    /// it off. Default 50: wake-ups are what a lightly loaded worker spends most of its time on.
     pub coalesce_us: u64,
     /// Poll without sleeping: saves the wake-up's latency, costs each worker a whole core. Default
     /// false.

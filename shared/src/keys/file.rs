@@ -223,7 +223,7 @@ impl KeyFile {
     pub fn to_text(&self) -> String {
         let mut text = String::from(
             "# Syrinx cluster keys. Secret: readable by the relay and the transceiver only.\n\
-             # mint: the epoch that new ufrags are made with. Relays learn an epoch before it mints.\n",
+             # mint: the epoch that new ufrags are made with; relays learn it before it mints.\n",
         );
         if let Some(mint) = self.mint {
             let _ = writeln!(text, "mint = {mint}");

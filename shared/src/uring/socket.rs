@@ -9,6 +9,8 @@ use super::syscall::{bind, int_option, option_words, set_option, udp_socket};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::thread;
+use std::time::{Duration, Instant};
 use thiserror::Error;
 
 /// `SO_MEMINFO`'s index of the datagrams dropped by a full receive buffer (`linux/sock_diag.h`).
@@ -17,6 +19,12 @@ const SK_MEMINFO_DROPS: usize = 8;
 const SK_MEMINFO_VARS: usize = 9;
 /// `SO_MEMINFO` of `asm-generic/socket.h`, which libc does not name on every target.
 const SO_MEMINFO: i32 = 55;
+
+/// How long a port in use is waited for: many times what the kernel takes to release a killed
+/// process's, and short enough for an operator who mistyped it.
+const PORT_PATIENCE: Duration = Duration::from_secs(1);
+/// Pause between two tries.
+const PORT_PAUSE: Duration = Duration::from_millis(5);
 
 /// How a socket treats datagrams that are longer than the way to their destination carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -175,18 +183,23 @@ pub fn open_udp(options: &UdpOptions) -> Result<UdpSocket, SocketError> {
 ///
 /// The first binds alone, and only then is sharing allowed: a second process of the same user,
 /// which `SO_REUSEPORT` alone would let in to take half of the clients, gets
-/// [`SocketError::AddressInUse`].
+/// [`SocketError::AddressInUse`]. It does not get that at once: a process that was killed keeps its
+/// ports while the kernel takes its io_uring apart (29 to 39 ms where we looked), and its successor
+/// must not fail for that.
 ///
 /// Errors: as [`open_udp`].
 pub fn open_udp_group(options: &UdpOptions, count: usize) -> Result<Vec<UdpSocket>, SocketError> {
     let mut sockets = Vec::with_capacity(count);
     let mut options = options.clone();
     for index in 0..count {
-        let socket = UnboundSocket::new(&options)?;
-        if index > 0 {
-            socket.set("SO_REUSEPORT", libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
-        }
-        let socket = socket.bind(options.bind)?;
+        let socket = match index {
+            0 => bind_first(&options)?,
+            _ => {
+                let socket = UnboundSocket::new(&options)?;
+                socket.set("SO_REUSEPORT", libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
+                socket.bind(options.bind)?
+            }
+        };
         if index == 0 {
             options.bind = socket.local;
             set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)
@@ -195,6 +208,19 @@ pub fn open_udp_group(options: &UdpOptions, count: usize) -> Result<Vec<UdpSocke
         sockets.push(socket);
     }
     Ok(sockets)
+}
+
+/// Binds alone, and waits for the port of a process that is just gone.
+fn bind_first(options: &UdpOptions) -> Result<UdpSocket, SocketError> {
+    let started = Instant::now();
+    loop {
+        match UnboundSocket::new(options)?.bind(options.bind) {
+            Err(SocketError::AddressInUse { .. }) if started.elapsed() < PORT_PATIENCE => {
+                thread::sleep(PORT_PAUSE);
+            }
+            outcome => return outcome,
+        }
+    }
 }
 
 impl UdpSocket {

@@ -96,7 +96,7 @@ impl<'a> BindingRequest<'a> {
         if header[..2] != BINDING_REQUEST {
             return Err(StunError::NotBindingRequest);
         }
-        if attribute_bytes % 4 != 0 || HEADER_BYTES + attribute_bytes != datagram.len() {
+        if !attribute_bytes.is_multiple_of(4) || HEADER_BYTES + attribute_bytes != datagram.len() {
             return Err(StunError::Length);
         }
         let mut found = Attributes::default();
@@ -212,7 +212,7 @@ impl<'a> Attributes<'a> {
             }
             MESSAGE_INTEGRITY_SHA256 if self.sha256.is_none() => {
                 let legal = SHA256_BYTES_MIN..=SHA256_BYTES_MAX;
-                if !legal.contains(&value.len()) || value.len() % 4 != 0 {
+                if !legal.contains(&value.len()) || !value.len().is_multiple_of(4) {
                     return Err(StunError::Attribute);
                 }
                 self.sha256 = Some(at);

@@ -1,4 +1,4 @@
-//! The page: three files, compiled in, so that the binary is all there is to install.
+//! The page: four files, compiled in, so that the binary is all there is to install.
 
 use axum::Router;
 use axum::http::header::{self, HeaderName};
@@ -14,6 +14,7 @@ const POLICY: &str = "default-src 'self'; base-uri 'none'; form-action 'none'; \
 const HTML: &str = include_str!("../../../web/index.html");
 const SCRIPT: &str = include_str!("../../../web/app.js");
 const STYLE: &str = include_str!("../../../web/style.css");
+const ICON: &str = include_str!("../../../web/icon.svg");
 
 /// The page's routes.
 pub(super) fn router() -> Router {
@@ -25,6 +26,7 @@ pub(super) fn router() -> Router {
         .route("/", file("text/html; charset=utf-8", HTML))
         .route("/app.js", file("text/javascript; charset=utf-8", SCRIPT))
         .route("/style.css", file("text/css; charset=utf-8", STYLE))
+        .route("/icon.svg", file("image/svg+xml", ICON))
 }
 
 fn with_headers(kind: &'static str, text: &'static str) -> impl IntoResponse {
