@@ -65,6 +65,9 @@ fn measure_relays(options: &relay::run::Options) -> anyhow::Result<()> {
     if let Some(path) = &options.json {
         result_file::write_json(path, &report)?;
     }
+    if let Some(path) = &options.summary {
+        relay::summary::Section::of(&report).write(path)?;
+    }
     if let Some(path) = &options.plot {
         relay::plot::write(path, &report)?;
     }

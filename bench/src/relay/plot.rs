@@ -167,6 +167,7 @@ mod tests {
             backlog: 1,
             versions: std::collections::BTreeMap::new(),
             windows: Vec::new(),
+            flow_memory: Vec::new(),
             summary,
         }
     }

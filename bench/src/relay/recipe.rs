@@ -23,14 +23,14 @@ use crate::process::free_port;
 const OWN_NUMBER: u16 = 1;
 /// Bundles of the sink: Ethernet's MTU less IPv4 and UDP headers, as the relay's default.
 const BUNDLE_BYTES: usize = 1_500 - 28;
-/// The project's relay takes flow memory at start, at least its default's.
-const FLOW_COUNT_MIN: u32 = 131_072;
 
 /// What does not differ between targets.
 #[derive(Clone, Debug)]
 pub struct Ground {
     /// How many clients.
     pub client_count: u32,
+    /// How many flows the relay's table is made for.
+    pub flow_count: u32,
     /// The core of the process under test.
     pub relay_core: usize,
     /// The project's relay.
@@ -146,7 +146,6 @@ fn own_command(
 ) -> anyhow::Result<(PathBuf, Vec<String>)> {
     let at = |name: &str| folder.join(format!("{}.{name}", kind.name()));
     std::fs::write(at("keys"), cluster_key_file(own_epoch(), master))?;
-    let flow_count = FLOW_COUNT_MIN.max(ground.client_count * 2);
     let text = format!(
         r#"
 [public]
@@ -161,9 +160,11 @@ cores = [{core}]
 io_model = "{io_model}"
 [flows]
 count_max_per_worker = {flow_count}
+idle_timeout_ms = 600_000
 new_total_per_second = 1_000_000
 new_total_burst = 1_000_000
-prefix_count_max = {flow_count}
+new_per_prefix_per_second = 1_000_000
+new_per_prefix_burst = 1_000_000
 [keys]
 file = "{keys}"
 [[routes]]
@@ -173,6 +174,7 @@ address = "{sink}"
 listen = "127.0.0.1:{admin}"
 "#,
         inner = free_addr()?,
+        flow_count = ground.flow_count,
         core = ground.relay_core,
         io_model = if kind == Kind::SyrinxMmsg {
             "mmsg"
@@ -236,7 +238,7 @@ fn go_command(
         "-transceivers".to_owned(),
         sink.to_string(),
         "-flows".to_owned(),
-        (ground.client_count * 2).to_string(),
+        ground.flow_count.to_string(),
     ];
     (ground.go_relay.clone(), arguments.into())
 }

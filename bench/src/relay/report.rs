@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::ledger::Fates;
+use super::memory::FlowMemory;
 use super::rig::Delays;
 use super::scenario::Scenario;
 use super::target::Kind;
@@ -42,6 +43,8 @@ pub struct Report {
     pub versions: BTreeMap<Kind, String>,
     /// Every window, in the order played.
     pub windows: Vec<Window>,
+    /// What a flow costs in memory, for the targets it was measured for.
+    pub flow_memory: Vec<FlowMemory>,
     /// What the windows come to.
     pub summary: Vec<Line>,
 }

@@ -11,6 +11,7 @@ use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
 use super::drive::{self, Driven};
+use super::memory;
 use super::recipe::{self, Ground, Stand};
 use super::report::{DelayUs, Report, Window, milliseconds, summarise};
 use super::scenario::{Scenario, Turn, turns};
@@ -21,6 +22,9 @@ use crate::progress::Progress;
 
 /// How long all clients together may take to get their flows.
 const SETTLE_WITHIN: Duration = Duration::from_secs(15);
+
+/// Tables are made for at least the default of the project's relay, whatever the clients.
+const FLOW_COUNT_MIN: u32 = 131_072;
 
 /// Measures relays: CPU time a delivered, verified datagram, and added delay.
 #[derive(Clone, Debug, clap::Args)]
@@ -55,6 +59,12 @@ pub struct Options {
     /// The core of the generator and the sink.
     #[arg(long, default_value_t = 0)]
     pub generator_core: usize,
+    /// Measures memory a flow with this many flows, too.
+    #[arg(long, value_name = "FLOWS", value_parser = value_parser!(u32).range(2_000..=1_000_000))]
+    pub flow_memory: Option<u32>,
+    /// A summary file to put the main figures into.
+    #[arg(long, value_name = "FILE")]
+    pub summary: Option<PathBuf>,
     /// Where to write the result.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -118,6 +128,16 @@ pub fn run(options: &Options, stop: &AtomicBool) -> anyhow::Result<Report> {
         }
     }
     progress.end();
+    drop(stands);
+    if let Some(flow_count) = options
+        .flow_memory
+        .filter(|_| !stop.load(Ordering::Relaxed))
+    {
+        for kind in options.targets.iter().filter(|kind| kind.has_flow_table()) {
+            let memory = memory::measure(*kind, &ground, flow_count, folder.path())?;
+            report.flow_memory.push(memory);
+        }
+    }
     report.complete = report.windows.len() == plan.len();
     report.summary = summarise(&report.windows);
     Ok(report)
@@ -145,6 +165,7 @@ fn begin(options: &Options, ground: &Ground) -> Report {
         backlog: options.backlog,
         versions: versions.collect(),
         windows: Vec::new(),
+        flow_memory: Vec::new(),
         summary: Vec::new(),
     }
 }
@@ -244,6 +265,7 @@ fn ground(options: &Options) -> anyhow::Result<Ground> {
     let or = |named: &Option<PathBuf>, usual: PathBuf| named.clone().unwrap_or(usual);
     Ok(Ground {
         client_count: options.clients,
+        flow_count: FLOW_COUNT_MIN.max(options.clients * 2),
         relay_core: options.relay_core,
         syrinx_relay: or(&options.syrinx_relay, folder.join("syrinx-relay")),
         baseline: options.baseline.clone(),

@@ -64,6 +64,12 @@ impl Kind {
     /// What is measured unless asked otherwise.
     pub const USUAL: [Self; 4] = [Self::Syrinx, Self::Go, Self::Coturn, Self::Direct];
 
+    /// Whether it keeps an entry a flow and no socket: coturn runs out of ports long before its
+    /// memory tells anything.
+    pub fn has_flow_table(self) -> bool {
+        !matches!(self, Self::Direct | Self::Coturn)
+    }
+
     /// The name in tables and files.
     pub fn name(self) -> &'static str {
         match self {

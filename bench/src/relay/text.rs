@@ -1,5 +1,6 @@
 //! The result as a person reads it: one table, then what to mind about it.
 
+use super::memory::FlowMemory;
 use super::report::{Line, Report};
 use super::target::Kind;
 use crate::stats::Spread;
@@ -116,6 +117,17 @@ fn notes(report: &Report) -> Vec<String> {
                 .to_owned(),
         );
     }
+    notes.extend(report.flow_memory.iter().map(|memory| {
+        let FlowMemory {
+            kind,
+            flow_count,
+            bytes_each,
+        } = memory;
+        format!(
+            "{} keeps a flow in {bytes_each:.0} bytes ({flow_count} flows).",
+            kind.name()
+        )
+    }));
     let held = report.windows.iter().any(|window| window.hold_count > 0);
     if held {
         notes.push(
@@ -174,6 +186,7 @@ mod tests {
             client_count: 2_000,
             rate_pps: 1,
             backlog: 1,
+            flow_memory: Vec::new(),
             versions: std::collections::BTreeMap::new(),
             summary: summarise(&windows),
             windows,
