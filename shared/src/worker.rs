@@ -533,6 +533,7 @@ pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cores::available_cores;
     use crate::uring::{IoModelError, UdpOptions, open_udp, without_io_uring};
     use std::net::{Ipv4Addr, UdpSocket as Peer};
 
@@ -619,6 +620,53 @@ mod tests {
             assert!(error.contains("tasks need io_uring"), "{error}");
             assert!(error.contains("kernel.io_uring_disabled"), "{error}");
         });
+    }
+
+    #[test]
+    fn options_that_cannot_work_are_refused_by_name() {
+        let refusal = |prepare: fn(&mut WorkerOptions)| {
+            let mut options = options();
+            prepare(&mut options);
+            options.on_exit = Some(Box::new(|_| panic!("it never started")));
+            spawn(options, |_| Echo).unwrap_err()
+        };
+        let error = refusal(|options| options.client_buffers = 100);
+        assert!(matches!(error, WorkerError::BufferCount(100)), "{error}");
+        let error = refusal(|options| options.mailbox_capacity = 0);
+        assert!(matches!(error, WorkerError::NoMailbox), "{error}");
+        let error = refusal(|options| options.coalesce = Duration::from_millis(1));
+        assert!(matches!(error, WorkerError::CoalesceTooLong(_)), "{error}");
+        let error = refusal(|options| options.core = Some(CoreId(4_000)));
+        assert!(error.to_string().contains("core 4000"), "{error}");
+        let error = refusal(|options| {
+            options.sockets = (0..63).flat_map(|_| self::options().sockets).collect();
+        });
+        assert!(matches!(error, WorkerError::TooManySockets(63)), "{error}");
+    }
+
+    #[test]
+    fn a_service_that_panics_while_it_is_built_is_an_error_of_the_start() {
+        let build = |_: &WorkerContext| -> Echo { panic!("no such backend") };
+        let error = spawn(options(), build).unwrap_err();
+        assert!(error.to_string().contains("no such backend"), "{error}");
+    }
+
+    #[test]
+    fn a_pinned_worker_runs_on_its_core() {
+        let core = available_cores().unwrap()[0];
+        let (cores, seen) = sync_channel(1);
+        let mut options = options();
+        options.core = Some(core);
+        let handle = spawn(options, move |context: &WorkerContext| {
+            cores
+                .send((context.core(), available_cores().unwrap()))
+                .unwrap();
+            Echo
+        });
+        let handle = handle.unwrap();
+        assert_eq!(seen.recv().unwrap(), (Some(core), vec![core]));
+        handle.stop();
+        handle.join().unwrap();
     }
 
     #[test]

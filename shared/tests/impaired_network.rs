@@ -1,11 +1,14 @@
-//! Sends over a network that is slow or narrow, which loopback as it comes is not.
+//! Sockets on a network that is slow or narrow, which loopback as it comes is not, and in a process
+//! without privileges.
 //!
-//! Each scenario runs this test again in a network namespace of its own (`unshare`, of util-linux),
-//! where it may shape the loopback device as it likes and touches nothing else.
+//! Each scenario runs this test again in namespaces of its own (`unshare`, of util-linux): in a
+//! network namespace it may shape the loopback device as it likes and touches nothing else; in a
+//! user namespace alone it has no power over the network it is in.
 
 #![cfg(feature = "driver")]
 
 use std::env;
+use std::fs;
 use std::net::{SocketAddr, UdpSocket as Peer};
 use std::process::Command;
 use std::rc::Rc;
@@ -15,10 +18,13 @@ use syrinx_shared::uring::{
 };
 
 /// Set in the namespace's run of a test.
-const INSIDE: &str = "SYRINX_TEST_OWN_NETWORK";
+const INSIDE: &str = "SYRINX_TEST_NAMESPACE";
 
-/// Runs `body` in a network namespace of its own, after the commands that set its loopback up.
-fn in_own_network(test: &str, setup: &[&str], body: fn()) {
+const OWN_NETWORK: &[&str] = &["--map-root-user", "--net"];
+const NO_POWER_OVER_THE_NETWORK: &[&str] = &["--map-root-user"];
+
+/// Runs `body`, of the test of this name, in namespaces of its own, after the `setup` commands.
+fn in_namespaces(unshare: &[&str], test: &str, setup: &[&str], body: fn()) {
     if env::var_os(INSIDE).is_some() {
         for command in setup {
             let mut words = command.split(' ');
@@ -29,7 +35,7 @@ fn in_own_network(test: &str, setup: &[&str], body: fn()) {
         return body();
     }
     let output = Command::new("unshare")
-        .args(["--map-root-user", "--net"])
+        .args(unshare)
         .arg(env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture"])
         .env(INSIDE, "1")
@@ -79,7 +85,8 @@ fn a_full_send_buffer_is_waited_for_briefly_then_the_rest_is_dropped_and_counted
         "ip link set lo up",
         "tc qdisc add dev lo root tbf rate 8kbit burst 2000 limit 10000000",
     ];
-    in_own_network(
+    in_namespaces(
+        OWN_NETWORK,
         "a_full_send_buffer_is_waited_for_briefly_then_the_rest_is_dropped_and_counted",
         &setup,
         || {
@@ -110,7 +117,8 @@ fn a_full_send_buffer_is_waited_for_briefly_then_the_rest_is_dropped_and_counted
 #[test]
 fn a_datagram_longer_than_the_network_carries_arrives_whole_all_the_same() {
     let setup = ["ip link set lo up mtu 1500"];
-    in_own_network(
+    in_namespaces(
+        OWN_NETWORK,
         "a_datagram_longer_than_the_network_carries_arrives_whole_all_the_same",
         &setup,
         || {
@@ -142,7 +150,8 @@ fn a_datagram_longer_than_the_network_carries_arrives_whole_all_the_same() {
 #[test]
 fn a_train_wider_than_the_network_arrives_without_giving_up_on_segmentation() {
     let setup = ["ip link set lo up mtu 1500"];
-    in_own_network(
+    in_namespaces(
+        OWN_NETWORK,
         "a_train_wider_than_the_network_arrives_without_giving_up_on_segmentation",
         &setup,
         || {
@@ -162,6 +171,27 @@ fn a_train_wider_than_the_network_arrives_without_giving_up_on_segmentation() {
             assert_eq!((stats.sent_datagrams, stats.segmentation_refused), (10, 1));
             assert_eq!((stats.fragmented, stats.dropped()), (5, 0));
             assert_eq!(queue.segmentation(), Segmentation::Kernel);
+        },
+    );
+}
+
+#[test]
+fn without_privileges_the_buffers_are_what_the_systems_limit_leaves() {
+    in_namespaces(
+        NO_POWER_OVER_THE_NETWORK,
+        "without_privileges_the_buffers_are_what_the_systems_limit_leaves",
+        &[],
+        || {
+            let limit = |name: &str| {
+                let text = fs::read_to_string(format!("/proc/sys/net/core/{name}")).unwrap();
+                text.trim().parse::<usize>().unwrap()
+            };
+            let mut options = loopback();
+            options.receive_buffer_bytes = limit("rmem_max") + 1;
+            options.send_buffer_bytes = limit("wmem_max") + 1;
+            let socket = open_udp(&options).unwrap();
+            assert_eq!(socket.granted_receive_buffer_bytes(), limit("rmem_max"));
+            assert_eq!(socket.granted_send_buffer_bytes(), limit("wmem_max"));
         },
     );
 }

@@ -9,15 +9,13 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket as Peer};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
-use syrinx_shared::cores::{CoreId, available_cores};
 use syrinx_shared::route::Now;
 use syrinx_shared::uring::{
-    Batch, CLIENT_PAYLOAD_BYTES_MAX, IoModel, IoStats, Send, SendQueue, SocketError, UdpOptions,
-    WorkerSocket, attach_shard_steering, open_udp, open_udp_group,
+    Batch, CLIENT_PAYLOAD_BYTES_MAX, IoModel, IoStats, Send, SendQueue, UdpOptions, WorkerSocket,
+    attach_shard_steering, open_udp, open_udp_group,
 };
 use syrinx_shared::worker::{
-    Service, Undelivered, WorkerContext, WorkerError, WorkerFailure, WorkerHandle, WorkerOptions,
-    spawn,
+    Service, Undelivered, WorkerContext, WorkerFailure, WorkerHandle, WorkerOptions, spawn,
 };
 
 const MODELS: [IoModel; 2] = [IoModel::Ring, IoModel::Mmsg];
@@ -493,71 +491,4 @@ fn an_ordered_end_is_told_to_the_hook_as_no_failure() {
     });
     worker.stop();
     assert_eq!(hook.recv_timeout(PATIENCE), Ok(true));
-}
-
-#[test]
-fn options_that_cannot_work_are_refused_by_name() {
-    let refusal = |prepare: fn(&mut WorkerOptions)| {
-        let mut options = WorkerOptions::new("refused", vec![loopback()]);
-        prepare(&mut options);
-        let (reports, _) = channel();
-        let build = move |_: &WorkerContext| Echo {
-            reports,
-            report_datagrams: false,
-            deadline: None,
-        };
-        spawn(options, build).map(|_| ()).unwrap_err()
-    };
-    let error = refusal(|options| options.client_buffers = 100);
-    assert!(matches!(error, WorkerError::BufferCount(100)), "{error}");
-    let error = refusal(|options| options.mailbox_capacity = 0);
-    assert!(matches!(error, WorkerError::NoMailbox), "{error}");
-    let error = refusal(|options| options.coalesce = Duration::from_millis(1));
-    assert!(matches!(error, WorkerError::CoalesceTooLong(_)), "{error}");
-    let error = refusal(|options| options.core = Some(CoreId(4_000)));
-    assert!(error.to_string().contains("core 4000"), "{error}");
-    let error = refusal(|options| options.sockets = (0..63).map(|_| loopback()).collect());
-    assert!(matches!(error, WorkerError::TooManySockets(63)), "{error}");
-}
-
-#[test]
-fn a_service_that_panics_while_it_is_built_is_an_error_of_the_start() {
-    let options = WorkerOptions::new("unbuilt", vec![loopback()]);
-    let build = |_: &WorkerContext| -> Echo { panic!("no such backend") };
-    let error = spawn(options, build).map(|_| ()).unwrap_err();
-    assert!(error.to_string().contains("no such backend"), "{error}");
-}
-
-#[test]
-fn a_taken_port_names_itself() {
-    let worker = EchoWorker::start(IoModel::Ring);
-    let error = open_udp(&UdpOptions::new(worker.address)).unwrap_err();
-    assert!(matches!(error, SocketError::AddressInUse { .. }));
-    assert!(error.to_string().contains(&worker.address.to_string()));
-}
-
-#[test]
-fn a_pinned_worker_runs_on_its_core() {
-    let core = available_cores().unwrap()[0];
-    let (cores, seen) = channel();
-    let mut options = WorkerOptions::new("pinned", vec![loopback()]);
-    options.core = Some(core);
-    let (reports, _reports) = channel();
-    let handle = spawn(options, move |context: &WorkerContext| {
-        cores
-            .send((context.core(), available_cores().unwrap()))
-            .unwrap();
-        Echo {
-            reports,
-            report_datagrams: false,
-            deadline: None,
-        }
-    });
-    let handle = handle.unwrap();
-    assert_eq!(
-        seen.recv_timeout(PATIENCE).unwrap(),
-        (Some(core), vec![core])
-    );
-    handle.stop();
-    handle.join().unwrap();
 }

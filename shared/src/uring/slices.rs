@@ -685,6 +685,33 @@ mod tests {
         assert_eq!(worker.slices.next_deadline(), None);
     }
 
+    #[test]
+    fn tasks_that_wait_leave_the_loop_asleep() {
+        let mut worker = Loop::new(8);
+        let path = tempfile::tempdir().unwrap();
+        let listener = glommio_listener(&mut worker, &path.path().join("socket"));
+        let accept = async move { drop(listener.accept().await) };
+        worker.handle().spawn("accept", accept).unwrap();
+        let handle = worker.handle();
+        let hour = Instant::now() + Duration::from_secs(3600);
+        let sleep = async move { handle.sleep_until(hour).await };
+        worker.handle().spawn("sleep", sleep).unwrap();
+        for _ in 0..20 {
+            worker.pass(Duration::from_millis(1));
+        }
+        let (start, slices) = (Instant::now(), worker.slices.counters().slices);
+        worker.pass(Duration::from_millis(300));
+        assert!(
+            start.elapsed() >= Duration::from_millis(300),
+            "nothing woke it"
+        );
+        assert_eq!(
+            worker.slices.counters().slices,
+            slices,
+            "and nothing was due"
+        );
+    }
+
     /// A listener that answers no further connection: its queue is full.
     fn deaf_listener() -> (std::net::TcpListener, Vec<std::net::TcpStream>) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

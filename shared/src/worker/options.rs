@@ -29,7 +29,7 @@ pub struct WorkerOptions {
     pub client_buffers: u16,
     /// Buffers for trains of 64 KiB; a power of two. Only taken if a socket is `large`.
     pub inner_buffers: u16,
-    /// The sockets; their index is their name in [`Batch`] and [`SendQueue`].
+    /// The sockets; their index is their name in what is received and sent.
     pub sockets: Vec<WorkerSocket>,
     /// Messages that the mailbox holds.
     pub mailbox_capacity: usize,
