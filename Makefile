@@ -20,7 +20,7 @@ BUILT      ?= target/release
 BROWSER    := bench/tests/browser
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check ci fmt format lint purity units prerequisites browser \
+.PHONY: help run test bench bench-quick bench-peers check ci fmt format lint purity units prerequisites browser \
         install uninstall clean
 
 help: ## List these commands
@@ -33,6 +33,22 @@ run: ## Build, start relay and transceiver on localhost, print the page's addres
 # Cargo builds the daemons, which the tests start, before it runs the first test.
 test: prerequisites browser ## Run every test, the real browser's among them
 	$(CARGO) test --workspace
+
+bench: bench-peers ## Measure the relay against its rivals; results in target/bench
+	$(CARGO) build --release --bin syrinx-relay --bin syrinx-bench
+	target/release/syrinx-bench relay --flow-memory 1000000 --json target/bench/relay.json \
+	    --plot target/bench/relay.svg --summary target/bench/summary.json
+
+# The main figures only, in under a minute after the build.
+bench-quick: bench-peers
+	$(CARGO) build --release --bin syrinx-relay --bin syrinx-bench
+	target/release/syrinx-bench relay --targets syrinx,go --rounds 3 --window-ms 500 \
+	    --scenarios to-transceiver-saturated,to-transceiver-paced,to-clients-saturated,duplex-saturated \
+	    --flow-memory 200000 --json target/bench/relay-quick.json --summary target/bench/summary.json
+
+# The rivals: the Go relay is built, coturn and the rest come from Debian.
+bench-peers:
+	bench/peers/build
 
 check: format lint purity units ## Formatting, lints, purity of the cores, the systemd units
 
