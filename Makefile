@@ -20,8 +20,8 @@ BUILT      ?= target/release
 BROWSER    := bench/tests/browser
 
 .DEFAULT_GOAL := help
-.PHONY: help run test bench bench-quick bench-peers check ci fmt format lint purity units prerequisites browser \
-        install uninstall clean
+.PHONY: help run test bench bench-quick bench-peers check ci fmt format lint docs purity units \
+        prerequisites browser install uninstall clean
 
 help: ## List these commands
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,7 +50,7 @@ bench-quick: bench-peers
 bench-peers:
 	bench/peers/build
 
-check: format lint purity units ## Formatting, lints, purity of the cores, the systemd units
+check: format lint docs purity units ## Formatting, lints, links of the docs, purity, systemd units
 
 ci: check test ## What the build service runs: check, then test
 
@@ -62,6 +62,9 @@ format:
 
 lint: ## Run clippy over everything, warnings are errors
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+docs:
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --lib
 
 # The cores compile without sockets, ring, runtime or HTTP; shared/tests/layers.rs names the crates.
 purity:
