@@ -220,6 +220,10 @@ impl<'a> Script<'a> {
         }
     }
 
+    #[expect(
+        clippy::wrong_self_convention,
+        reason = "a datagram comes from a client; nothing is converted"
+    )]
     fn from_client(&self, forwarder: &mut Forwarder, client: ClientSocket, payload: &[u8]) {
         let datagram = ClientDatagram {
             client,

@@ -57,8 +57,8 @@ pub struct Config {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default)]
 pub struct PublicConfig {
-    /// UDP addresses that clients send to. Default 127.0.0.1:3478 and [::1]:3478. A wildcard
-    /// (0.0.0.0, ::) answers from whichever address the client used; naming the addresses costs
+    /// UDP addresses that clients send to. Default `127.0.0.1:3478` and `[::1]:3478`. A
+    /// wildcard (0.0.0.0, ::) answers from whichever address the client used; naming the addresses costs
     /// less a packet, and lets a restarted relay heal from the transceivers' own traffic.
     pub listen: Vec<SocketAddr>,
     /// Receive buffer of each public socket, in bytes. Default 8 MiB: 50 ms of a fully busy worker,

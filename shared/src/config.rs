@@ -6,7 +6,7 @@
 //! An operator meets this module only when something is wrong, so its real product is the error:
 //! always one line, naming where the value came from, the key, the value, what is wrong with it
 //! and what to do. That needs the origin of every value at hand while it is deserialised, which is
-//! why the tree and its deserialiser are ours ([`node`]) rather than a general configuration crate,
+//! why the tree and its deserialiser are ours (`node`) rather than a general configuration crate,
 //! whose errors name neither the environment variable nor the line.
 //!
 //! Called once at start by each daemon's `main`, and by `--check`.

@@ -250,10 +250,6 @@ impl KeyRing {
 mod tests {
     use super::*;
 
-    fn epoch(id: u8) -> Epoch {
-        Epoch::new(id).unwrap()
-    }
-
     fn master() -> MasterSecret {
         MasterSecret::new(std::array::from_fn(|at| at as u8))
     }

@@ -12,14 +12,17 @@ use crate::forwarder::verdict::{Counters, DropReason, Side};
 /// See the module's description.
 #[derive(Debug)]
 pub struct RelayMetrics {
-    totals: Vec<(Published, fn(&Counters) -> u64)>,
+    totals: Vec<(Published, Reader)>,
     drops: Vec<(Published, DropReason)>,
     flows: Gauge,
     io: IoMetrics,
 }
 
 /// Name, label and source of each plain counter; the label tells directions of one name apart.
-type Total = (&'static str, Option<&'static str>, fn(&Counters) -> u64);
+type Total = (&'static str, Option<&'static str>, Reader);
+
+/// Takes one total out of a worker's counters.
+type Reader = fn(&Counters) -> u64;
 
 const TOTALS: &[Total] = &[
     ("syrinx_relay_client_datagrams_total", None, |c| {
