@@ -63,8 +63,10 @@ format:
 lint: ## Run clippy over everything, warnings are errors
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 
+# Links to private items are welcome: who reads these pages has the source.
 docs:
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --lib
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" \
+	    $(CARGO) doc --workspace --no-deps --lib --document-private-items
 
 # The cores compile without sockets, ring, runtime or HTTP; shared/tests/layers.rs names the crates.
 purity:

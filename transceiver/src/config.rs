@@ -84,7 +84,7 @@ pub struct MediaConfig {
     /// Address for the bundles of relays, one UDP port for all workers. Default 127.0.0.1:3490.
     pub inner_listen: SocketAddr,
     /// Addresses of the relay (or of the load balancer before it) that answers name as candidates,
-    /// in order of preference. Default the local relay's: 127.0.0.1:3478 and [::1]:3478.
+    /// in order of preference. Default the local relay's: `127.0.0.1:3478` and `[::1]:3478`.
     pub advertise: Vec<SocketAddr>,
     /// The cluster's number, 0 to 65,535; relays of the cluster have the same. Default 1.
     pub cluster: u16,
