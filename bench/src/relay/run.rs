@@ -24,7 +24,7 @@ use crate::progress::Progress;
 const SETTLE_WITHIN: Duration = Duration::from_secs(15);
 
 /// Tables are made for at least the default of the project's relay, whatever the clients.
-const FLOW_COUNT_MIN: u32 = 131_072;
+const FLOW_COUNT_MIN: u32 = 28_672;
 
 /// Measures relays: CPU time a delivered, verified datagram, and added delay.
 #[derive(Clone, Debug, clap::Args)]
