@@ -18,6 +18,9 @@ PURE       := syrinx-shared syrinx-relay syrinx-transceiver
 # Where `install` takes the daemons from.
 BUILT      ?= target/release
 BROWSER    := bench/tests/browser
+comma      := ,
+# What `bench` sets the relay against; kernel DNAT needs namespaces, and so root.
+RIVALS     := syrinx,syrinx-mmsg,go,go-raw,coturn,direct$(if $(filter 0,$(shell id -u)),$(comma)dnat)
 
 .DEFAULT_GOAL := help
 .PHONY: help run test bench bench-quick bench-peers check ci fmt format lint docs purity units \
@@ -36,7 +39,8 @@ test: prerequisites browser ## Run every test, the real browser's among them
 
 bench: bench-peers ## Measure the relay against its rivals; results in target/bench
 	$(CARGO) build --release --bin syrinx-relay --bin syrinx-bench
-	target/release/syrinx-bench relay --flow-memory 1000000 --json target/bench/relay.json \
+	target/release/syrinx-bench relay --targets $(RIVALS) --flow-memory 1000000 \
+	    --json target/bench/relay.json \
 	    --plot target/bench/relay.svg --summary target/bench/summary.json
 
 # The main figures only, in under a minute after the build.

@@ -5,6 +5,7 @@ pub mod drive;
 pub mod header;
 pub mod ledger;
 pub mod memory;
+pub mod passage;
 pub mod payload;
 pub mod plot;
 pub mod port;

@@ -1,7 +1,7 @@
 //! The client side: thousands of clients, each with an address and a session of its own, that ask
 //! for their flow by a STUN check, then send and check measured datagrams.
 //!
-//! Client *n* is `127.16.0.0 + n` on one wildcard socket. A client is *settled* once the answer to
+//! Client *n* has the *n*th address of a range, `127.16.0.0` on, all on one wildcard socket. A client is *settled* once the answer to
 //! its check came back through the relay: only then does the relay have a flow for it, and the
 //! sink a way back. Checks are repeated until all are settled, as ICE does.
 
@@ -16,10 +16,10 @@ use super::payload::{PAYLOAD_BYTES_MAX, Stamp};
 use super::port::{Arrival, Port};
 use super::turn;
 
-/// Most clients: their addresses are one /12 of loopback.
+/// Most clients: their addresses are one /12.
 pub const CLIENTS_MAX: u32 = 1 << 20;
-/// The first client's address.
-const FIRST_ADDRESS: u32 = u32::from_be_bytes([127, 16, 0, 0]);
+/// The first client's address on loopback.
+pub const FIRST_ON_LOOPBACK: Ipv4Addr = Ipv4Addr::new(127, 16, 0, 0);
 /// The first byte of a STUN Binding success response (RFC 8489 section 5).
 const BINDING_SUCCESS: [u8; 2] = [0x01, 0x01];
 /// Marks a transaction id as ours; the client's index follows.
@@ -65,6 +65,7 @@ enum Standing {
 #[derive(Debug)]
 pub struct Clients {
     port: Port,
+    addresses: Addresses,
     relay: SocketAddr,
     framing: Framing,
     invitations: Vec<Invitation>,
@@ -73,10 +74,10 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// Opens the clients' socket; nothing is sent yet.
+    /// Clients on loopback; nothing is sent yet.
     ///
     /// # Errors
-    /// When the socket cannot be opened.
+    /// When their socket cannot be opened.
     ///
     /// # Panics
     /// When there are more than [`CLIENTS_MAX`] invitations, or none.
@@ -85,17 +86,41 @@ impl Clients {
         framing: Framing,
         invitations: Vec<Invitation>,
     ) -> io::Result<Self> {
-        assert!((1..=CLIENTS_MAX as usize).contains(&invitations.len()));
         let port = Port::bind((Ipv4Addr::UNSPECIFIED, 0).into())?;
-        let standings = vec![Standing::first(framing); invitations.len()];
-        Ok(Self {
+        Ok(Self::new(
             port,
+            FIRST_ON_LOOPBACK,
+            relay,
+            framing,
+            invitations,
+        ))
+    }
+
+    /// Clients behind a wildcard `port`, whose host has the /12 of addresses from `first` on.
+    ///
+    /// # Panics
+    /// When there are more than [`CLIENTS_MAX`] invitations, or none.
+    pub fn new(
+        port: Port,
+        first: Ipv4Addr,
+        relay: SocketAddr,
+        framing: Framing,
+        invitations: Vec<Invitation>,
+    ) -> Self {
+        assert!((1..=CLIENTS_MAX as usize).contains(&invitations.len()));
+        let standings = vec![Standing::first(framing); invitations.len()];
+        let addresses = Addresses {
+            first: first.into(),
+        };
+        Self {
+            port,
+            addresses,
             relay,
             framing,
             invitations,
             standings,
             settled_count: 0,
-        })
+        }
     }
 
     /// How many there are.
@@ -119,7 +144,7 @@ impl Clients {
     /// The kernel's.
     pub fn addr(&self, client: u32) -> io::Result<SocketAddr> {
         Ok(SocketAddr::new(
-            address_of(client),
+            self.addresses.of(client),
             self.port.local_addr()?.port(),
         ))
     }
@@ -181,6 +206,7 @@ impl Clients {
     ) -> io::Result<usize> {
         let Self {
             port,
+            addresses,
             relay,
             framing,
             standings,
@@ -188,10 +214,8 @@ impl Clients {
             ..
         } = self;
         port.receive(|arrival| {
-            let client = arrival
-                .at
-                .and_then(client_of)
-                .filter(|_| arrival.from == *relay);
+            let client = arrival.at.and_then(|at| addresses.client(at));
+            let client = client.filter(|_| arrival.from == *relay);
             let Some(datagram) = unframe(*framing, &arrival) else {
                 return match client.map(|client| &mut standings[client as usize]) {
                     Some(standing) => standing.advance(arrival.payload),
@@ -230,13 +254,13 @@ impl Clients {
         if self.framing == Framing::Bare {
             return self
                 .port
-                .send(self.relay, Some(address_of(client)), datagram, None);
+                .send(self.relay, Some(self.addresses.of(client)), datagram, None);
         }
         let mut framed = [0; turn::CHANNEL_HEADER_BYTES + FRAMED_BYTES_MAX];
         let length = turn::put_channel_data(&mut framed, datagram);
         self.port.send(
             self.relay,
-            Some(address_of(client)),
+            Some(self.addresses.of(client)),
             &framed[..length],
             None,
         )
@@ -244,7 +268,7 @@ impl Clients {
 
     fn send_raw(&self, client: u32, datagram: &[u8]) -> io::Result<()> {
         self.port
-            .send(self.relay, Some(address_of(client)), datagram, None)
+            .send(self.relay, Some(self.addresses.of(client)), datagram, None)
             .map(drop)
     }
 }
@@ -278,16 +302,24 @@ fn unframe<'a>(framing: Framing, arrival: &Arrival<'a>) -> Option<&'a [u8]> {
     }
 }
 
-fn address_of(client: u32) -> IpAddr {
-    Ipv4Addr::from(FIRST_ADDRESS + client).into()
+/// Which client has which address.
+#[derive(Clone, Copy, Debug)]
+struct Addresses {
+    first: u32,
 }
 
-fn client_of(address: IpAddr) -> Option<u32> {
-    let IpAddr::V4(address) = address else {
-        return None;
-    };
-    let client = u32::from(address).checked_sub(FIRST_ADDRESS)?;
-    (client < CLIENTS_MAX).then_some(client)
+impl Addresses {
+    fn of(self, client: u32) -> IpAddr {
+        Ipv4Addr::from(self.first + client).into()
+    }
+
+    fn client(self, address: IpAddr) -> Option<u32> {
+        let IpAddr::V4(address) = address else {
+            return None;
+        };
+        let client = u32::from(address).checked_sub(self.first)?;
+        (client < CLIENTS_MAX).then_some(client)
+    }
 }
 
 fn transaction_of(client: u32) -> [u8; 12] {
@@ -325,13 +357,16 @@ mod tests {
 
     #[test]
     fn each_client_has_an_address_of_its_own() {
+        let addresses = Addresses {
+            first: FIRST_ON_LOOPBACK.into(),
+        };
         for client in [0, 1, 255, 256, 1_999, CLIENTS_MAX - 1] {
-            let address = address_of(client);
+            let address = addresses.of(client);
             assert!(address.is_loopback());
-            assert_eq!(client_of(address), Some(client));
+            assert_eq!(addresses.client(address), Some(client));
         }
-        assert_eq!(client_of([127, 0, 0, 1].into()), None);
-        assert_eq!(client_of([10, 0, 0, 1].into()), None);
+        assert_eq!(addresses.client([127, 0, 0, 1].into()), None);
+        assert_eq!(addresses.client([10, 0, 0, 1].into()), None);
     }
 
     #[test]

@@ -75,7 +75,7 @@ pub fn saturated(
     let (begun, cpu) = (Instant::now(), target.cpu()?);
     let mut hold_count = 0;
     let mut index = 0;
-    if target.has_process() {
+    if target.works() {
         let mut room = true;
         while room && begun.elapsed() < length {
             target.hold()?;

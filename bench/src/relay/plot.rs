@@ -12,8 +12,8 @@ use super::target::Kind;
 use crate::result_file;
 
 const SIZE: (u32, u32) = (1_280, 560);
-/// Room above the highest bar for its label.
-const HEADROOM: f64 = 1.15;
+/// Room above the highest bar for its label and the legend.
+const HEADROOM: f64 = 1.3;
 /// The part of a group's width that its bars fill.
 const GROUP_FILL: f64 = 0.8;
 
@@ -74,6 +74,8 @@ fn draw(text: &mut String, report: &Report, lines: &[(&Line, f64)], highest: f64
     chart
         .configure_mesh()
         .disable_x_mesh()
+        .light_line_style(TRANSPARENT)
+        .y_label_formatter(&|cost: &f64| format!("{cost:.0}"))
         .y_desc("ns a datagram, median of rounds")
         .x_label_formatter(&|at: &f64| label(&scenarios, *at))
         .x_labels(scenarios.len())

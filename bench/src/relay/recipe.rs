@@ -13,6 +13,7 @@ use syrinx_shared::route::{
 use syrinx_shared::wire::ufrag;
 
 use super::clients::{Clients, Framing, Invitation};
+use super::passage::{self, Passage};
 use super::port::Port;
 use super::rig::Rig;
 use super::sink::{Encapsulation, InnerLeg, Sink};
@@ -59,6 +60,9 @@ pub struct Stand {
 /// # Errors
 /// When the program is missing or a socket cannot be opened.
 pub fn set_up(kind: Kind, ground: &Ground, folder: &Path) -> anyhow::Result<Stand> {
+    if kind == Kind::Dnat {
+        return set_up_dnat(ground, folder).context("dnat");
+    }
     let port = Port::bind(([127, 0, 0, 1], 0).into())?;
     let sink_addr = port.local_addr()?;
     let addr = if kind == Kind::Direct {
@@ -71,7 +75,7 @@ pub fn set_up(kind: Kind, ground: &Ground, folder: &Path) -> anyhow::Result<Stan
     let mut framing = Framing::Bare;
     let mut encapsulation = Encapsulation::Bare;
     let command = match kind {
-        Kind::Direct => None,
+        Kind::Direct | Kind::Dnat => None,
         Kind::Go | Kind::GoRaw => {
             encapsulation = Encapsulation::Header;
             Some(go_command(kind, ground, addr, sink_addr))
@@ -94,12 +98,32 @@ pub fn set_up(kind: Kind, ground: &Ground, folder: &Path) -> anyhow::Result<Stan
     let recipe = Recipe {
         kind,
         command,
-        addr,
         core: ground.relay_core,
     };
     let target = Target::start(&recipe, folder)?;
     let clients = Clients::open(addr, framing, invitations)?;
     let sink = Sink::new(port, encapsulation, count);
+    Ok(Stand {
+        target,
+        rig: Rig::new(clients, sink),
+    })
+}
+
+/// Clients and sink in namespaces of their own, with the kernel in between.
+fn set_up_dnat(ground: &Ground, folder: &Path) -> anyhow::Result<Stand> {
+    let passage = Passage::open(ground.relay_core)?;
+    let port = passage.bind_sink()?;
+    passage.lead_to(port.local_addr()?.port())?;
+    let invitations = (0..ground.client_count).map(routed_by_number).collect();
+    let clients = Clients::new(
+        passage.bind_clients()?,
+        passage::FIRST_CLIENT,
+        passage::ENTRY,
+        Framing::Bare,
+        invitations,
+    );
+    let target = Target::kernel(passage, ground.relay_core, folder)?;
+    let sink = Sink::new(port, Encapsulation::Bare, ground.client_count);
     Ok(Stand {
         target,
         rig: Rig::new(clients, sink),
@@ -275,6 +299,7 @@ fn coturn_command(ground: &Ground, addr: SocketAddr, folder: &Path) -> (PathBuf,
 pub fn version(kind: Kind, ground: &Ground) -> io::Result<String> {
     let (program, argument) = match kind {
         Kind::Direct => return Ok("no relay".to_owned()),
+        Kind::Dnat => return Ok("the kernel".to_owned()),
         Kind::Syrinx | Kind::SyrinxMmsg => (&ground.syrinx_relay, "--version"),
         Kind::Baseline => (&ground.baseline, "--version"),
         Kind::Go | Kind::GoRaw => (&ground.go_relay, "-version"),

@@ -1,7 +1,8 @@
 //! What is measured: a relay process on a core of its own, or nothing at all between the clients
 //! and the sink.
 //!
-//! A target can be held (SIGSTOP) and released (SIGCONT). That is how the generator, which costs
+//! A target can be held (SIGSTOP) and released (SIGCONT); kernel threads, which take no signals, are
+//! held by a process of higher priority on their core. That is how the generator, which costs
 //! more a datagram than the better relays, saturates them all the same: it lays a backlog in the
 //! held relay's socket and releases it; until the backlog is gone the relay finds work whenever it
 //! looks, as it would under a generator of infinite speed.
@@ -18,6 +19,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
+use super::passage::Passage;
 use crate::cpu::ProcessClock;
 
 /// How long a target gets to end before it is killed.
@@ -27,6 +29,14 @@ const LOG_TAIL_BYTES: usize = 800;
 
 /// What fits 208 KiB, the system's default for a receive buffer.
 const COTURN_BACKLOG_MAX: u64 = 96;
+/// `VETH_RING_SIZE` of drivers/net/veth.c is 256; some room is left for what is under way.
+const DNAT_BACKLOG_MAX: u64 = 200;
+
+/// Keeps kernel threads off their core while it runs; ends by itself after a minute of CPU time, so
+/// that it cannot outlive a bench that was killed.
+const BLOCKER: &str = "ulimit -t 60; while :; do :; done";
+/// Above the bench itself, should that run with real-time priority.
+const BLOCKER_PRIORITY: &str = "50";
 
 /// Which program stands between clients and sink.
 #[derive(
@@ -54,6 +64,8 @@ pub enum Kind {
     Go,
     /// The same relay past package net and the scheduler.
     GoRaw,
+    /// Kernel DNAT between network namespaces; takes root.
+    Dnat,
     /// coturn, as a TURN relay with one channel a client.
     Coturn,
     /// Nothing: clients and sink talk to each other. The generator's own ceiling.
@@ -67,7 +79,7 @@ impl Kind {
     /// Whether it keeps an entry a flow and no socket: coturn runs out of ports long before its
     /// memory tells anything.
     pub fn has_flow_table(self) -> bool {
-        !matches!(self, Self::Direct | Self::Coturn)
+        !matches!(self, Self::Direct | Self::Coturn | Self::Dnat)
     }
 
     /// The name in tables and files.
@@ -78,17 +90,19 @@ impl Kind {
             Self::Baseline => "baseline",
             Self::Go => "go",
             Self::GoRaw => "go-raw",
+            Self::Dnat => "dnat",
             Self::Coturn => "coturn",
             Self::Direct => "direct",
         }
     }
 
     /// How many datagrams may lie in the target's sockets at once without loss, when the run asks
-    /// for `wanted`. coturn leaves its sockets' buffers at the system's default; the others ask
-    /// for megabytes.
+    /// for `wanted`. coturn leaves its sockets' buffers at the system's default, a veth device has
+    /// a short ring; the others ask for megabytes.
     pub fn backlog(self, wanted: u64) -> u64 {
         match self {
             Self::Coturn => wanted.min(COTURN_BACKLOG_MAX),
+            Self::Dnat => wanted.min(DNAT_BACKLOG_MAX),
             _ => wanted,
         }
     }
@@ -129,8 +143,6 @@ pub struct Recipe {
     pub kind: Kind,
     /// The program and its arguments; `None` for [`Kind::Direct`].
     pub command: Option<(PathBuf, Vec<String>)>,
-    /// Where clients send.
-    pub addr: SocketAddr,
     /// The core the process is pinned to.
     pub core: usize,
 }
@@ -139,8 +151,20 @@ pub struct Recipe {
 #[derive(Debug)]
 pub struct Target {
     kind: Kind,
-    addr: SocketAddr,
-    process: Option<Process>,
+    work: Work,
+}
+
+/// Who does the target's work.
+#[derive(Debug)]
+enum Work {
+    Nobody,
+    Process(Process),
+    /// Threads of the kernel, in namespaces that go with the target.
+    Kernel {
+        clocks: Vec<ProcessClock>,
+        blocker: Process,
+        _passage: Passage,
+    },
 }
 
 #[derive(Debug)]
@@ -156,17 +180,40 @@ impl Target {
     /// # Errors
     /// When it cannot be started.
     pub fn start(recipe: &Recipe, folder: &Path) -> Result<Self, TargetError> {
-        let process = match &recipe.command {
-            None => None,
+        let work = match &recipe.command {
+            None => Work::Nobody,
             Some((program, arguments)) => {
                 let log = folder.join(format!("{}.log", recipe.kind.name()));
-                Some(Process::start(program, arguments, recipe.core, log)?)
+                Work::Process(Process::start(program, arguments, recipe.core, log)?)
             }
         };
         Ok(Self {
             kind: recipe.kind,
-            addr: recipe.addr,
-            process,
+            work,
+        })
+    }
+
+    /// Takes kernel threads for the target: those of `passage`, which work on `core`.
+    ///
+    /// # Errors
+    /// When real-time priority is not permitted.
+    pub fn kernel(passage: Passage, core: usize, folder: &Path) -> Result<Self, TargetError> {
+        let clocks = passage
+            .thread_pids()
+            .iter()
+            .map(|pid| ProcessClock::of(*pid));
+        let clocks = clocks.collect::<Result<_, _>>()?;
+        let arguments = ["-f", BLOCKER_PRIORITY, "sh", "-c", BLOCKER].map(str::to_owned);
+        let log = folder.join("blocker.log");
+        let blocker = Process::start(Path::new("chrt"), &arguments, core, log)?;
+        blocker.signal(Signal::SIGSTOP)?;
+        Ok(Self {
+            kind: Kind::Dnat,
+            work: Work::Kernel {
+                clocks,
+                blocker,
+                _passage: passage,
+            },
         })
     }
 
@@ -175,14 +222,9 @@ impl Target {
         self.kind
     }
 
-    /// Where clients send.
-    pub fn addr(&self) -> SocketAddr {
-        self.addr
-    }
-
-    /// Whether there is a process to hold and to charge.
-    pub fn has_process(&self) -> bool {
-        self.process.is_some()
+    /// Whether there is somebody to hold and to charge.
+    pub fn works(&self) -> bool {
+        !matches!(self.work, Work::Nobody)
     }
 
     /// CPU time it has used.
@@ -191,13 +233,22 @@ impl Target {
     /// [`TargetError::Ended`] when it is gone.
     pub fn cpu(&mut self) -> Result<Duration, TargetError> {
         self.check()?;
-        let read = self.process.as_ref().map(|process| process.clock.read());
-        Ok(read.transpose()?.unwrap_or_default())
+        Ok(match &self.work {
+            Work::Nobody => Duration::ZERO,
+            Work::Process(process) => process.clock.read()?,
+            Work::Kernel { clocks, .. } => clocks
+                .iter()
+                .map(ProcessClock::read)
+                .sum::<Result<_, _>>()?,
+        })
     }
 
     /// Resident memory in KiB.
     pub fn resident_kib(&self) -> Option<u64> {
-        let pid = self.process.as_ref()?.child.id();
+        let Work::Process(process) = &self.work else {
+            return None;
+        };
+        let pid = process.child.id();
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
         let line = status
             .lines()
@@ -210,7 +261,11 @@ impl Target {
     /// # Errors
     /// When it is gone.
     pub fn hold(&self) -> io::Result<()> {
-        self.signal(Signal::SIGSTOP)
+        match &self.work {
+            Work::Nobody => Ok(()),
+            Work::Process(process) => process.signal(Signal::SIGSTOP),
+            Work::Kernel { blocker, .. } => blocker.signal(Signal::SIGCONT),
+        }
     }
 
     /// Lets it go on.
@@ -218,7 +273,11 @@ impl Target {
     /// # Errors
     /// When it is gone.
     pub fn release(&self) -> io::Result<()> {
-        self.signal(Signal::SIGCONT)
+        match &self.work {
+            Work::Nobody => Ok(()),
+            Work::Process(process) => process.signal(Signal::SIGCONT),
+            Work::Kernel { blocker, .. } => blocker.signal(Signal::SIGSTOP),
+        }
     }
 
     /// Says when the process has ended.
@@ -226,7 +285,11 @@ impl Target {
     /// # Errors
     /// [`TargetError::Ended`], with the end of its log.
     pub fn check(&mut self) -> Result<(), TargetError> {
-        let Some(process) = &mut self.process else {
+        let (Work::Process(process)
+        | Work::Kernel {
+            blocker: process, ..
+        }) = &mut self.work
+        else {
             return Ok(());
         };
         let Some(status) = process.child.try_wait()? else {
@@ -238,13 +301,6 @@ impl Target {
             status: status.to_string(),
             log,
         })
-    }
-
-    fn signal(&self, signal: Signal) -> io::Result<()> {
-        match &self.process {
-            Some(process) => Ok(kill(process.pid(), signal)?),
-            None => Ok(()),
-        }
     }
 }
 
@@ -276,6 +332,10 @@ impl Process {
             .map_err(start)?;
         let clock = ProcessClock::of(child.id())?;
         Ok(Self { child, clock, log })
+    }
+
+    fn signal(&self, signal: Signal) -> io::Result<()> {
+        Ok(kill(self.pid(), signal)?)
     }
 
     fn pid(&self) -> Pid {
@@ -325,7 +385,6 @@ mod tests {
                 PathBuf::from("sh"),
                 arguments.iter().map(|text| (*text).to_owned()).collect(),
             )),
-            addr: ([127, 0, 0, 1], 9).into(),
             core: 0,
         }
     }
@@ -337,7 +396,10 @@ mod tests {
             Target::start(&sleeper(&["-c", "exec sleep 60"]), folder.path()).expect("start");
         target.hold().expect("hold");
         assert!(target.cpu().is_ok() && target.resident_kib().is_some());
-        let pid = target.process.as_ref().expect("a process").pid();
+        let Work::Process(process) = &target.work else {
+            panic!("a process")
+        };
+        let pid = process.pid();
         drop(target);
         assert!(kill(pid, None).is_err(), "the process is gone");
     }
