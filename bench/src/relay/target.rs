@@ -1,8 +1,8 @@
 //! What is measured: a relay process on a core of its own, or nothing at all between the clients
 //! and the sink.
 //!
-//! A target can be held (SIGSTOP) and released (SIGCONT); kernel threads, which take no signals, are
-//! held by a process of higher priority on their core. That is how the generator, which costs
+//! A target can be held (SIGSTOP) and released (SIGCONT); kernel threads, which take no signals,
+//! are held by a process of higher priority on their core. That is how the generator, which costs
 //! more a datagram than the better relays, saturates them all the same: it lays a backlog in the
 //! held relay's socket and releases it; until the backlog is gone the relay finds work whenever it
 //! looks, as it would under a generator of infinite speed.
