@@ -1,9 +1,10 @@
 //! The client side: thousands of clients, each with an address and a session of its own, that ask
 //! for their flow by a STUN check, then send and check measured datagrams.
 //!
-//! Client *n* has the *n*th address of a range, `127.16.0.0` on, all on one wildcard socket. A client is *settled* once the answer to
-//! its check came back through the relay: only then does the relay have a flow for it, and the
-//! sink a way back. Checks are repeated until all are settled, as ICE does.
+//! Client *n* has the *n*th address of a range, `127.16.0.0` on, all on one wildcard socket. A
+//! client is *settled* once the answer to its check came back through the relay: only then does the
+//! relay have a flow for it, and the sink a way back. Checks are repeated until all are settled, as
+//! ICE does.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
