@@ -35,6 +35,9 @@ fn refusal(arguments: &[&str]) -> String {
         .filter(|line| line.starts_with("syrinx-relay: "))
         .collect();
     assert_eq!(lines.len(), 1, "{text}");
+    let parts: Vec<&str> = lines[0].split(": ").collect();
+    let said_twice = (1..parts.len()).find(|&at| parts[..at].contains(&parts[at]));
+    assert_eq!(said_twice, None, "{text}");
     lines[0].to_owned()
 }
 
@@ -164,15 +167,23 @@ fn a_port_in_use_is_named() {
     keys_in(dir.path());
     let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
-    let toml = format!(
-        "[public]\nlisten = [\"{address}\"]\n[admin]\nlisten = \"127.0.0.1:0\"\n\
-         [workers]\ncount = 1"
+    let inner = format!(
+        "[public]\nlisten = [\"127.0.0.2:{}\"]\n[inner]\nlisten = \"{address}\"",
+        address.port()
     );
-    let line = refusal(&["--config", &config_in(dir.path(), &toml)]);
-    assert!(
-        line.contains(&address.to_string()) && line.contains("in use"),
-        "{line}"
-    );
+    for (section, key) in [
+        (
+            format!("[public]\nlisten = [\"{address}\"]"),
+            "public.listen[0]",
+        ),
+        (inner, "inner.listen"),
+    ] {
+        let toml = format!("{section}\n[admin]\nlisten = \"127.0.0.1:0\"\n[workers]\ncount = 1");
+        let line = refusal(&["--config", &config_in(dir.path(), &toml)]);
+        for part in [key, &address.to_string(), "in use"] {
+            assert!(line.contains(part), "no {part}: {line}");
+        }
+    }
 }
 
 #[test]

@@ -11,14 +11,14 @@ use tokio::net::TcpListener;
 /// A configured address that cannot be listened on. Displays as one line that ends in the remedy.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{key} = {address}: cannot listen on {protocol}: {source}; {}",
-    remedy(source)
+    "{key} = {address}: cannot listen on {protocol}: {cause}; {}",
+    remedy(cause)
 )]
 pub struct BindError {
     key: &'static str,
     address: SocketAddr,
     protocol: &'static str,
-    source: io::Error,
+    cause: io::Error,
 }
 
 impl BindError {
@@ -27,13 +27,13 @@ impl BindError {
         key: &'static str,
         address: SocketAddr,
         protocol: &'static str,
-        source: io::Error,
+        cause: io::Error,
     ) -> Self {
         Self {
             key,
             address,
             protocol,
-            source,
+            cause,
         }
     }
 }
@@ -61,7 +61,7 @@ fn remedy(error: &io::Error) -> &'static str {
 pub async fn tcp(key: &'static str, address: SocketAddr) -> Result<TcpListener, BindError> {
     TcpListener::bind(address)
         .await
-        .map_err(|source| BindError::new(key, address, "TCP", source))
+        .map_err(|cause| BindError::new(key, address, "TCP", cause))
 }
 
 #[cfg(test)]

@@ -83,18 +83,21 @@ impl fmt::Display for Origin {
 }
 
 /// Why there is no configuration. Every one displays as a single line that ends in the remedy.
+///
+/// Causes are told in that line, and are therefore no [`source`](std::error::Error::source): a
+/// printed chain of errors would say them twice.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
     #[error(
-        "{path}: cannot be read: {source}; check the path given with --config and that this user \
+        "{path}: cannot be read: {cause}; check the path given with --config and that this user \
          may read it"
     )]
     Read {
         /// The file as it was named on the command line.
         path: String,
         /// What the operating system said.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
     /// The file is not TOML.
     #[error("{path}:{line}: not valid TOML: {problem}; correct this line")]
@@ -155,9 +158,9 @@ where
 }
 
 fn read_file(path: &Path) -> Result<Node, ConfigError> {
-    let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
+    let text = std::fs::read_to_string(path).map_err(|cause| ConfigError::Read {
         path: path.display().to_string(),
-        source,
+        cause,
     })?;
     node::parse(&text, path).map_err(|syntax| ConfigError::Syntax {
         path: path.display().to_string(),

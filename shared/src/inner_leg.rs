@@ -26,17 +26,17 @@ pub struct InnerLegOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum InnerLegError {
     /// The address cannot be had.
-    #[error("{key}: {source}")]
+    #[error("{key}: {cause}")]
     Socket {
         /// Dotted key of the address.
         key: &'static str,
         /// What is wrong, and the remedy.
-        source: SocketError,
+        cause: SocketError,
     },
     /// The kernel does not steer.
     #[error(
         "{key} = {address}: bundles cannot be steered to their workers \
-         (SO_ATTACH_REUSEPORT_CBPF): {source}; set workers.count = 1"
+         (SO_ATTACH_REUSEPORT_CBPF): {cause}; set workers.count = 1"
     )]
     Steering {
         /// Dotted key of the address.
@@ -44,7 +44,7 @@ pub enum InnerLegError {
         /// The address.
         address: SocketAddr,
         /// What the kernel said.
-        source: io::Error,
+        cause: io::Error,
     },
 }
 
@@ -67,14 +67,14 @@ pub fn open_inner_leg(
         path_mtu: PathMtu::Fragment,
         ..UdpOptions::new(listen)
     };
-    let group = open_udp_group(&udp, worker_count)
-        .map_err(|source| InnerLegError::Socket { key, source })?;
+    let group =
+        open_udp_group(&udp, worker_count).map_err(|cause| InnerLegError::Socket { key, cause })?;
     if worker_count > 1 {
         let offset = u32::try_from(DESTINATION_SHARD_OFFSET).expect("invariant: a small offset");
-        attach_shard_steering(&group, offset).map_err(|source| InnerLegError::Steering {
+        attach_shard_steering(&group, offset).map_err(|cause| InnerLegError::Steering {
             key,
             address: listen,
-            source,
+            cause,
         })?;
     }
     Ok(group)

@@ -168,7 +168,7 @@ where
     F: FnOnce(&WorkerContext) -> S + Send + 'static,
 {
     options.check()?;
-    let failed = |step| move |source| WorkerError::Failed { step, source };
+    let failed = |step| move |cause| WorkerError::Failed { step, cause };
     let wake = Arc::new(WakeEvent::new().map_err(failed("eventfd"))?);
     let stop = Arc::new(AtomicBool::new(false));
     let (sender, messages) = sync_channel(options.mailbox_capacity);
@@ -240,7 +240,7 @@ where
     let outcome = catch_unwind(AssertUnwindSafe(|| run(options, inbox, build, &report)));
     let outcome = match outcome {
         Ok(Ok(())) => Ok(()),
-        Ok(Err(source)) => Err(WorkerFailure::Receive { worker, source }),
+        Ok(Err(cause)) => Err(WorkerFailure::Receive { worker, cause }),
         Err(panic) => Err(WorkerFailure::Panicked {
             worker,
             text: panic_text(&*panic).to_owned(),
@@ -317,9 +317,9 @@ where
             report.send(Ok(choice));
             worker.run()
         }
-        Err(source) => {
+        Err(cause) => {
             let step = "receive buffers";
-            report.send(Err(WorkerError::Failed { step, source }));
+            report.send(Err(WorkerError::Failed { step, cause }));
             Ok(())
         }
     }
@@ -344,9 +344,9 @@ impl Ground {
         let mut slices = None;
         if options.tasks_max > 0 {
             require_ring().map_err(WorkerError::Tasks)?;
-            let failed = |source| WorkerError::Failed {
+            let failed = |cause| WorkerError::Failed {
                 step: "task executor",
-                source,
+                cause,
             };
             let executor = SliceExecutor::new(options.tasks_max, Arc::clone(wake));
             slices = Some(executor.map_err(failed)?);

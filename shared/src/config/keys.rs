@@ -21,7 +21,7 @@ pub struct KeysConfig {
 pub enum KeysError {
     /// The file cannot be read.
     #[error(
-        "keys.file = {}: cannot be read: {source}; make it with `syrinx-relay keys new --dir DIR`, \
+        "keys.file = {}: cannot be read: {cause}; make it with `syrinx-relay keys new --dir DIR`, \
          or let this user read it",
         path.display()
     )]
@@ -29,15 +29,15 @@ pub enum KeysError {
         /// The configured file.
         path: PathBuf,
         /// What the operating system said.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The file is not a key file.
-    #[error("keys.file = {}: {source}", path.display())]
+    #[error("keys.file = {}: {cause}", path.display())]
     Format {
         /// The configured file.
         path: PathBuf,
         /// What is wrong with it, and the remedy.
-        source: KeyFileError,
+        cause: KeyFileError,
     },
 }
 
@@ -56,13 +56,13 @@ impl KeysConfig {
     /// [`KeysError`].
     pub fn read(&self) -> Result<KeyRing, KeysError> {
         let path = || self.file.clone();
-        let text = std::fs::read_to_string(&self.file).map_err(|source| KeysError::Read {
+        let text = std::fs::read_to_string(&self.file).map_err(|cause| KeysError::Read {
             path: path(),
-            source,
+            cause,
         })?;
-        KeyRing::parse(&text).map_err(|source| KeysError::Format {
+        KeyRing::parse(&text).map_err(|cause| KeysError::Format {
             path: path(),
-            source,
+            cause,
         })
     }
 }

@@ -118,20 +118,20 @@ pub enum SocketError {
         address: SocketAddr,
     },
     /// A call failed otherwise.
-    #[error("UDP {address}: {step}: {source}")]
+    #[error("UDP {address}: {step}: {cause}")]
     Failed {
         /// The address asked for.
         address: SocketAddr,
         /// The option or call.
         step: &'static str,
         /// What the kernel said.
-        source: io::Error,
+        cause: io::Error,
     },
 }
 
 impl SocketError {
-    fn new(address: SocketAddr, step: &'static str, source: io::Error) -> SocketError {
-        match source.raw_os_error() {
+    fn new(address: SocketAddr, step: &'static str, cause: io::Error) -> SocketError {
+        match cause.raw_os_error() {
             Some(libc::EADDRINUSE) => SocketError::AddressInUse { address },
             Some(libc::EADDRNOTAVAIL) => SocketError::AddressNotAvailable { address },
             Some(libc::EACCES) => SocketError::NotPermitted { address },
@@ -139,7 +139,7 @@ impl SocketError {
             _ => SocketError::Failed {
                 address,
                 step,
-                source,
+                cause,
             },
         }
     }
@@ -152,7 +152,7 @@ impl From<SocketError> for io::Error {
             SocketError::AddressNotAvailable { .. } => io::ErrorKind::AddrNotAvailable,
             SocketError::NotPermitted { .. } => io::ErrorKind::PermissionDenied,
             SocketError::FamilyNotSupported { .. } => io::ErrorKind::Unsupported,
-            SocketError::Failed { source, .. } => source.kind(),
+            SocketError::Failed { cause, .. } => cause.kind(),
         };
         io::Error::new(kind, error)
     }

@@ -102,12 +102,12 @@ pub enum WorkerError {
     #[error("the worker's tasks need io_uring: {0}")]
     Tasks(IoModelError),
     /// A call failed otherwise.
-    #[error("{step}: {source}")]
+    #[error("{step}: {cause}")]
     Failed {
         /// What was being set up.
         step: &'static str,
         /// What the kernel said.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The service's constructor panicked.
     #[error("the worker panicked while starting: {0}")]
@@ -126,12 +126,12 @@ pub enum WorkerFailure {
         text: String,
     },
     /// The kernel refused to go on.
-    #[error("worker {worker}: receiving failed: {source}")]
+    #[error("worker {worker}: receiving failed: {cause}")]
     Receive {
         /// The worker's name.
         worker: String,
         /// What the kernel said.
-        source: io::Error,
+        cause: io::Error,
     },
 }
 
