@@ -135,15 +135,7 @@ impl DataPlane {
     /// # Errors
     /// When a worker had failed, and how.
     pub fn stop(self) -> anyhow::Result<()> {
-        for worker in &self.workers {
-            worker.stop();
-        }
-        // Every worker is waited for, whatever became of the others.
-        let outcomes: Vec<_> = self.workers.into_iter().map(WorkerHandle::join).collect();
-        for outcome in outcomes {
-            outcome?;
-        }
-        Ok(())
+        Ok(worker::stop_all(self.workers)?)
     }
 }
 
@@ -154,11 +146,8 @@ fn worker_options(
     sockets: Vec<WorkerSocket>,
     vitals: Vitals,
 ) -> WorkerOptions {
-    let mut options = WorkerOptions::new(format!("relay-{index}"), sockets);
-    options.core = Some(core);
-    options.io_model = config.workers.io_model;
-    options.coalesce = config.workers.coalesce();
-    options.spin = config.workers.spin;
+    let name = format!("relay-{index}");
+    let mut options = config.workers.worker_options(name, core, sockets);
     options.mailbox_capacity = MAILBOX_CAPACITY;
     options.on_exit = Some(Box::new(move |failure| {
         if failure.is_some() {

@@ -5,9 +5,10 @@ use std::io;
 use std::net::SocketAddr;
 
 use crate::uring::{
-    PathMtu, SocketError, UdpOptions, UdpSocket, attach_shard_steering, open_udp_group,
+    PathMtu, Send, Sends, SocketError, UdpOptions, UdpSocket, attach_shard_steering, open_udp_group,
 };
 use crate::wire::encap::DESTINATION_SHARD_OFFSET;
+use crate::wire::train::Trains;
 
 /// Which configuration key the address came from, and what it says.
 #[derive(Debug, Clone, Copy)]
@@ -78,6 +79,21 @@ pub fn open_inner_leg(
         })?;
     }
     Ok(group)
+}
+
+/// Queues every train of a pass on the worker's inner socket, one send each.
+pub fn push_trains<'a>(trains: &'a Trains, inner_socket: usize, sends: &mut Sends<'a>) {
+    for train in trains.iter() {
+        sends.push(Send {
+            socket: inner_socket,
+            to: train.to,
+            from_ip: None,
+            traffic_class: 0,
+            segment_bytes: train.segment_bytes,
+            item_count: train.record_count,
+            payload: train.bytes,
+        });
+    }
 }
 
 /// Says in the log that the kernel granted smaller receive buffers than `key` asks for.

@@ -156,6 +156,15 @@ impl<M: Send> WorkerHandle<M> {
     }
 }
 
+/// Asks workers to end, and waits for all of them, whatever becomes of each.
+///
+/// Errors: the first that had ended by itself, and why.
+pub fn stop_all<M: Send>(workers: Vec<WorkerHandle<M>>) -> Result<(), WorkerFailure> {
+    workers.iter().for_each(WorkerHandle::stop);
+    let outcomes: Vec<_> = workers.into_iter().map(WorkerHandle::join).collect();
+    outcomes.into_iter().collect()
+}
+
 /// Starts a worker. Returns when it is ready to receive.
 ///
 /// `build` runs on the worker's thread. Errors: [`WorkerError`]; nothing is left running then.

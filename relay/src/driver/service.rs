@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use syrinx_shared::inner_leg::push_trains;
 use syrinx_shared::keys::KeyRing;
 use syrinx_shared::route::{ClientSocket, Now, Transport};
 use syrinx_shared::uring::{Batch, IoStats, Received, Send, SendQueue, Sends};
@@ -164,20 +165,6 @@ fn reply<'a>(endpoints: &Endpoints, to_client: &ToClient<'a>) -> Option<Send<'a>
         item_count: 1,
         payload: to_client.payload,
     })
-}
-
-fn push_trains<'a>(trains: &'a Trains, inner_socket: usize, sends: &mut Sends<'a>) {
-    for train in trains.iter() {
-        sends.push(Send {
-            socket: inner_socket,
-            to: train.to,
-            from_ip: None,
-            traffic_class: 0,
-            segment_bytes: train.segment_bytes,
-            item_count: train.record_count,
-            payload: train.bytes,
-        });
-    }
 }
 
 impl Service for RelayService {

@@ -437,7 +437,7 @@ mod tests {
 
     fn key(host: u8, port: u16) -> FlowKey {
         FlowKey {
-            client: ClientSocket::new((([192, 0, 2, host], port)).into()),
+            client: ClientSocket::new(([192, 0, 2, host], port).into()),
             endpoint: LocalEndpoint(0),
             transport: Transport::Udp,
         }

@@ -9,7 +9,8 @@ use serde::Deserialize;
 
 use super::Invalid;
 use crate::cores::{CoreId, CoreRequest};
-use crate::uring::IoModel;
+use crate::uring::{IoModel, WorkerSocket};
+use crate::worker::WorkerOptions;
 
 /// Most workers of a process. A shard index has 8 bits; a machine with more data cores than this
 /// runs several processes.
@@ -64,6 +65,21 @@ impl WorkersConfig {
             (count, []) => CoreRequest::Workers(usize::from(count)),
             (_, cores) => CoreRequest::Cores(cores.iter().copied().map(CoreId).collect()),
         }
+    }
+
+    /// The options of one worker of this configuration, pinned to `core`.
+    pub fn worker_options(
+        &self,
+        name: String,
+        core: CoreId,
+        sockets: Vec<WorkerSocket>,
+    ) -> WorkerOptions {
+        let mut options = WorkerOptions::new(name, sockets);
+        options.core = Some(core);
+        options.io_model = self.io_model;
+        options.coalesce = self.coalesce();
+        options.spin = self.spin;
+        options
     }
 
     /// Checks the ranges, and that the cores are named once each and fit the count.

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use syrinx_shared::inner_leg::push_trains;
 use syrinx_shared::route::{Now, SessionRef};
-use syrinx_shared::uring::{Batch, IoStats, Send, SendQueue};
+use syrinx_shared::uring::{Batch, IoStats, SendQueue};
 use syrinx_shared::wire::encap::RawHeader;
 use syrinx_shared::wire::train::{PushError, TrainDestination, Trains};
 use syrinx_shared::worker::Service;
@@ -131,17 +132,7 @@ impl Packing<'_> {
             return;
         }
         let mut sends = self.queue.begin();
-        for train in self.trains.iter() {
-            sends.push(Send {
-                socket: INNER_SOCKET,
-                to: train.to,
-                from_ip: None,
-                traffic_class: 0,
-                segment_bytes: train.segment_bytes,
-                item_count: train.record_count,
-                payload: train.bytes,
-            });
-        }
+        push_trains(self.trains, INNER_SOCKET, &mut sends);
         // The payloads are borrowed until the sends are done, which their drop sees to.
         drop(sends);
         self.trains.clear();

@@ -10,7 +10,7 @@ use syrinx_shared::keys::KeyRing;
 use syrinx_shared::route::ShardIndex;
 use syrinx_shared::uring::{UdpSocket, WorkerSocket};
 use syrinx_shared::wire::train::Trains;
-use syrinx_shared::worker::{self, Mailbox, WorkerHandle, WorkerOptions};
+use syrinx_shared::worker::{self, Mailbox, WorkerHandle};
 use tokio::sync::mpsc;
 
 use super::metrics::ShardMetrics;
@@ -123,15 +123,7 @@ impl Workers {
     ///
     /// When a worker had failed, and how.
     pub fn stop(self) -> anyhow::Result<()> {
-        for worker in &self.handles {
-            worker.stop();
-        }
-        // Every worker is waited for, whatever became of the others.
-        let outcomes: Vec<_> = self.handles.into_iter().map(WorkerHandle::join).collect();
-        for outcome in outcomes {
-            outcome?;
-        }
-        Ok(())
+        Ok(worker::stop_all(self.handles)?)
     }
 }
 
@@ -170,11 +162,8 @@ fn start_worker(
         socket,
         large: true,
     }];
-    let mut options = WorkerOptions::new(format!("shard-{index}"), sockets);
-    options.core = Some(core);
-    options.io_model = config.workers.io_model;
-    options.coalesce = config.workers.coalesce();
-    options.spin = config.workers.spin;
+    let name = format!("shard-{index}");
+    let mut options = config.workers.worker_options(name, core, sockets);
     options.mailbox_capacity = MAILBOX_CAPACITY;
     options.on_exit = Some(Box::new(move |failure| {
         if let Some(failure) = failure {
