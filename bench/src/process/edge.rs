@@ -14,7 +14,8 @@ use super::{Daemon, ProcessError, binary, free_port};
 /// What an edge is started with.
 #[derive(Clone, Copy, Debug)]
 pub struct EdgeOptions {
-    /// The loopback address that everything listens on.
+    /// The address that everything listens on. Beyond loopback, which is to say in a network
+    /// namespace of the test's own, the API asks nobody who he is.
     pub address: IpAddr,
     /// Workers of the relay, and of the transceiver.
     pub workers: u8,
@@ -216,6 +217,7 @@ fn transceiver_toml(options: EdgeOptions, ports: Ports, keys: &Path) -> String {
         r#"
 [signalling]
 listen = "{signalling}"
+allow_anonymous = {allow_anonymous}
 [media]
 inner_listen = "{inner}"
 advertise = ["{public}"]
@@ -227,6 +229,7 @@ file = "{keys}"
 listen = "{admin}"
 "#,
         signalling = at(ports.signalling),
+        allow_anonymous = !options.address.is_loopback(),
         inner = at(ports.transceiver_inner),
         public = at(ports.public),
         workers = options.workers,

@@ -8,6 +8,7 @@
 
 mod bursts;
 mod caller;
+mod calls;
 mod departures;
 mod families;
 mod floods;
@@ -17,5 +18,6 @@ mod namespace;
 mod nat;
 mod restart;
 mod rotation;
+mod softphone;
 mod strangers;
 mod transceiver;
