@@ -91,7 +91,7 @@ impl Caller {
 
     /// The next datagram that comes.
     pub(crate) fn hear(&self) -> Vec<u8> {
-        let mut bytes = [0; 2_048];
+        let mut bytes = [0; 1 << 16];
         for _ in 0..REFUSALS_MAX {
             match self.socket.recv(&mut bytes) {
                 Ok(count) => return bytes[..count].to_vec(),

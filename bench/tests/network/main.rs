@@ -18,6 +18,7 @@ mod namespace;
 mod nat;
 mod restart;
 mod rotation;
+mod sizes;
 mod softphone;
 mod strangers;
 mod transceiver;
