@@ -35,7 +35,11 @@ impl Run {
             .expect("the workspace");
         let (relay_admin, relay_inner, inner) = (free(), free(), free());
         let public = free();
-        let mut child = Command::new(root.join("systemd/run-local"))
+        // A build service may start its jobs with interrupts ignored, which children inherit and
+        // a shell cannot undo; a person's terminal does not.
+        let mut child = Command::new("env")
+            .arg("--default-signal=INT")
+            .arg(root.join("systemd/run-local"))
             .arg(relay.parent().expect("a binary lies in a folder"))
             .env("SYRINX_RUN", state.path())
             .env("SYRINX_RELAY__PUBLIC__LISTEN", public.to_string())
@@ -97,9 +101,9 @@ impl Run {
         Pid::from_raw(pid.parse().expect("a process id"))
     }
 
-    fn interrupt(&self) {
+    fn signal(&self, signal: Signal) {
         let script = Pid::from_raw(i32::try_from(self.child.id()).expect("a process id"));
-        kill(script, Signal::SIGINT).expect("the script is there");
+        kill(script, signal).expect("the script is there");
     }
 
     fn end(&mut self) -> ExitStatus {
@@ -125,7 +129,7 @@ impl Drop for Run {
     /// The script stops its daemons itself, also when a test fails half-way.
     fn drop(&mut self) {
         if let Ok(None) = self.child.try_wait() {
-            self.interrupt();
+            self.signal(Signal::SIGTERM);
             let _ = self.child.wait();
         }
     }
@@ -153,7 +157,7 @@ fn one_command_serves_the_page_and_an_interrupt_stops_both() {
         .mode();
     assert_eq!(mode & 0o777, 0o600, "keys are their owner's alone");
 
-    run.interrupt();
+    run.signal(Signal::SIGINT);
     assert!(run.end().success());
     assert_eq!(run.errors(), "");
     assert!(
