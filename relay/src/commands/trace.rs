@@ -14,7 +14,7 @@ pub(crate) struct TraceCommand {
     /// A host (192.0.2.1), a client (192.0.2.1:5000) or a session
     /// (transceiver/shard/slot.generation, as logs and `decode` name it).
     of: String,
-    /// End after this many lines of each worker.
+    /// End after this many lines.
     #[arg(long, default_value_t = 100)]
     lines: u32,
     /// End after this many seconds.

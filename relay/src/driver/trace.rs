@@ -72,7 +72,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// A trace of at most `line_count` lines a worker, sent to `lines`.
+    /// A trace of at most `line_count` lines from each worker, sent to `lines`.
     pub fn new(filter: TraceFilter, line_count: u32, lines: Sender<String>) -> Self {
         Self {
             filter,

@@ -25,7 +25,7 @@ use super::trace::{Trace, TraceFilter};
 
 /// Lines that wait for the asker to read them; further ones are counted as missed.
 const QUEUE_LINES: usize = 1_024;
-/// The most lines a worker gives.
+/// The most lines of a trace.
 const LINES_MAX: u32 = 100_000;
 /// The longest trace, in seconds.
 const SECONDS_MAX: u64 = 3_600;
@@ -100,25 +100,29 @@ async fn trace(
     }
     let turn = Turn(Arc::clone(&tracing.busy));
     let (sender, receiver) = channel(QUEUE_LINES);
-    let trace = Trace::new(filter, request.lines.min(LINES_MAX), sender);
+    let line_count = request.lines.min(LINES_MAX);
+    let trace = Trace::new(filter, line_count, sender);
     for (worker, mailbox) in tracing.workers.iter().enumerate() {
         // A worker that takes no messages has none to trace.
         let _ = mailbox.send(RelayMessage::Trace(trace.for_worker(worker)));
     }
     drop(trace);
     let until = Instant::now() + Duration::from_secs(request.seconds.min(SECONDS_MAX));
-    let body = Body::from_stream(lines(receiver, until, turn));
+    let body = Body::from_stream(lines(receiver, line_count, until, turn));
     ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], body).into_response()
 }
 
-/// The lines as they come, until the workers are done, time is up, or the asker is gone.
+/// The lines as they come, until there are enough, time is up, or the asker is gone.
 fn lines(
     receiver: Receiver<String>,
+    line_count: u32,
     until: Instant,
     turn: Turn,
 ) -> impl stream::Stream<Item = Result<String, std::convert::Infallible>> {
-    stream::unfold((receiver, turn), move |(mut receiver, turn)| async move {
+    let start = (receiver, line_count, turn);
+    stream::unfold(start, move |(mut receiver, lines_left, turn)| async move {
+        let lines_left = lines_left.checked_sub(1)?;
         let line = timeout_at(until, receiver.recv()).await.ok().flatten()?;
-        Some((Ok(line), (receiver, turn)))
+        Some((Ok(line), (receiver, lines_left, turn)))
     })
 }
