@@ -72,7 +72,7 @@ fn trace_shows_the_verdicts_on_one_client_and_ends_at_its_bound() {
     let other = UdpSocket::bind("127.0.0.1:0").unwrap();
     let client = traced.local_addr().unwrap();
     let mut trace = ground.command(&["trace", &client.to_string(), "--lines", "3"]);
-    // Until the trace has begun nothing shows what was missed, so the datagrams go on until it ends.
+    // Nothing shows when the trace has begun, so the datagrams go on until it ends.
     while trace.try_wait().unwrap().is_none() {
         other.send_to(&[0x80; 40], ground.public).unwrap();
         traced.send_to(&[0x80; 50], ground.public).unwrap();
