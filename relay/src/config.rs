@@ -93,7 +93,7 @@ pub struct InnerConfig {
 pub struct FlowsConfig {
     /// Flows each worker keeps; memory for them (64 bytes and an index entry each) is taken at
     /// start. Default 28,672: several times what one core carries, in an index of 160 KB that the
-    /// core's cache holds. With 131,072, measured, a datagram cost 15 to 20 % more.
+    /// core's cache holds; a larger one costs cache misses on every datagram.
     pub count_max_per_worker: u32,
     /// A flow is freed this long after its client's last verified check, in ms. Default 30,000, as
     /// consent does (RFC 7675, 5.1).
