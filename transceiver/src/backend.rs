@@ -1,104 +1,86 @@
 //! What a session's audio and events are for: the seam to whatever answers the caller.
 //!
-//! A backend is told what the client sent and writes its answers into a [`Replies`]; the session
-//! sends them in the same step where it can. It never sees datagrams, paths or WebRTC.
+//! A [`Backend`] is a state machine. The session tells it what happened ([`Input`]); it writes what
+//! is to be done into [`Actions`]; the session and its shard see to that in the same step where
+//! they can. A backend never sees datagrams, paths or WebRTC, and it owns no socket: what it wants
+//! sent on its link is a [`link::LinkCommand`], and what it wants transcoded is a
+//! [`codec::CodecCommand`]. The driver carries both out and brings the results back as inputs.
 
+mod actions;
+pub mod codec;
 pub mod echo;
+pub mod link;
 
-use std::collections::VecDeque;
+use std::time::Instant;
 
-use crate::engine::{AudioIn, AudioOut, ChannelId};
+pub use actions::{Actions, Addressee, EdgeError};
 
-/// Audio packets that a backend can answer within one step: one for each packet that came, and a
-/// step takes one datagram, so this is room for a backend that releases a small burst.
-const AUDIO_MAX: usize = 8;
-/// Events that wait for a client that reads slowly.
-const EVENTS_MAX: usize = 64;
-/// Bytes of those events: two of the largest that can be sent.
-const EVENT_BYTES_MAX: usize = 2 * crate::engine::CHANNEL_BUFFER_BYTES;
+use crate::engine::{AudioIn, ChannelId};
+use crate::session::EndReason;
+use codec::CodecOutput;
+use link::LinkEvent;
 
 /// Answers the caller.
 pub trait Backend: Send {
-    /// An audio packet came, in the order of arrival.
-    fn handle_audio(&mut self, audio: AudioIn, replies: &mut Replies);
+    /// Something happened. Each call is one step: what it leads to is bounded.
+    fn handle(&mut self, now: Instant, input: Input<'_>, actions: &mut Actions);
 
-    /// An event came on `channel`: JSON text with a `type`, already checked.
-    fn handle_event(&mut self, channel: ChannelId, event: &str, replies: &mut Replies);
-}
-
-/// What a session still has to send, bounded.
-#[derive(Debug, Default)]
-pub struct Replies {
-    audio: VecDeque<AudioOut>,
-    events: VecDeque<(ChannelId, String)>,
-    event_bytes: usize,
-    dropped: u64,
-}
-
-impl Replies {
-    /// Sends an audio packet in this step; dropped and counted when too many wait.
-    pub fn push_audio(&mut self, audio: AudioOut) {
-        if self.audio.len() < AUDIO_MAX {
-            self.audio.push_back(audio);
-        } else {
-            self.dropped += 1;
-        }
-    }
-
-    /// Sends an event on `channel` as soon as the client takes it; dropped and counted when too
-    /// many wait.
-    pub fn push_event(&mut self, channel: ChannelId, event: String) {
-        let event_bytes = self.event_bytes + event.len();
-        if self.events.len() < EVENTS_MAX && event_bytes <= EVENT_BYTES_MAX {
-            self.event_bytes = event_bytes;
-            self.events.push_back((channel, event));
-        } else {
-            self.dropped += 1;
-        }
-    }
-
-    /// How many replies were dropped so far because too many waited.
-    pub fn dropped(&self) -> u64 {
-        self.dropped
-    }
-
-    pub(crate) fn pop_audio(&mut self) -> Option<AudioOut> {
-        self.audio.pop_front()
-    }
-
-    pub(crate) fn first_event(&self) -> Option<&(ChannelId, String)> {
-        self.events.front()
-    }
-
-    pub(crate) fn pop_event(&mut self) -> Option<(ChannelId, String)> {
-        let popped = self.events.pop_front()?;
-        self.event_bytes -= popped.1.len();
-        Some(popped)
+    /// When the backend next wants [`Input::Timeout`]; never when `None`.
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// What a backend is told.
+#[derive(Debug)]
+pub enum Input<'a> {
+    /// The session begins: the first input, before any check of the client has come. A backend
+    /// with a link opens it here, so that it is up by the time the client speaks.
+    Start,
+    /// Media can flow: ICE and DTLS are up.
+    MediaReady,
+    /// An audio packet of the caller. Packets and gaps come in order, and together they make one
+    /// time line.
+    Audio(AudioIn),
+    /// A stretch of the time line that no packet fills.
+    Gap(Gap),
+    /// A data channel opened; it has been told nothing yet.
+    ChannelOpen(ChannelId),
+    /// An event of the client: JSON text with a `type`, already checked.
+    ClientEvent(ClientEvent<'a>),
+    /// Something happened to the link.
+    Link(LinkEvent),
+    /// The codec has done some of its work.
+    Codec(CodecOutput),
+    /// The moment of [`Backend::poll_timeout`] has come.
+    Timeout,
+    /// The session ends; the last input. A backend says good-bye on its link here.
+    Closing(EndReason),
+}
 
-    fn packet(sequence: u64) -> AudioOut {
-        let payload = [0u8; 4].as_slice().into();
-        AudioOut {
-            sequence,
-            timestamp: 0,
-            marker: false,
-            payload_type: 111,
-            payload,
-        }
-    }
+/// An event that the client, or whoever speaks for him on the sideband, has sent.
+#[derive(Debug, Clone, Copy)]
+pub struct ClientEvent<'a> {
+    /// Whom an answer to it alone is for.
+    pub from: Addressee,
+    /// The text.
+    pub text: &'a str,
+}
 
-    #[test]
-    fn keeps_the_oldest_audio_and_counts_what_it_drops() {
-        let mut replies = Replies::default();
-        for sequence in 0..AUDIO_MAX as u64 + 3 {
-            replies.push_audio(packet(sequence));
-        }
-        assert_eq!(replies.dropped(), 3);
-        assert_eq!(replies.pop_audio().map(|audio| audio.sequence), Some(0));
-    }
+/// A stretch of the caller's time line without a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gap {
+    /// Why there is none.
+    pub kind: GapKind,
+    /// How long it is, in samples at 48 kHz.
+    pub samples: u64,
+}
+
+/// Why a stretch of the caller's time line has no packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GapKind {
+    /// Packets were sent and did not arrive.
+    Lost,
+    /// The caller's encoder sent none: discontinuous transmission in silence.
+    Dtx,
 }

@@ -291,6 +291,7 @@ impl Template {
             rtc,
             advertised: self.advertised.clone(),
             audio: None,
+            has_channel: offer.has_channel(),
             message_bytes_max: offer.message_bytes_max().min(CHANNEL_BUFFER_BYTES),
         };
         let text = answer::compose(offer, &answer, self.advertised.all[0]);
@@ -325,6 +326,7 @@ pub struct Engine {
     rtc: Box<Rtc>,
     advertised: Advertised,
     audio: Option<Mid>,
+    has_channel: bool,
     message_bytes_max: usize,
 }
 
@@ -436,6 +438,11 @@ impl Engine {
         } else {
             ChannelWrite::Full
         })
+    }
+
+    /// Whether the client has offered data channels at all.
+    pub fn has_channel(&self) -> bool {
+        self.has_channel
     }
 
     /// Largest message [`Engine::write_channel`] takes, in bytes.

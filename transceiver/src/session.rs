@@ -12,6 +12,7 @@
 //! - **A step is bounded.** One datagram or one time-out leads to a limited number of outputs.
 
 pub mod events;
+mod outbound;
 mod paths;
 mod reception;
 mod summary;
@@ -26,9 +27,10 @@ use syrinx_shared::wire::encap::{Control, RawHeader, Record, RecordHeader};
 use syrinx_shared::wire::stun::{BindingRequest, StunError};
 use syrinx_shared::wire::train::TrainDestination;
 
-use crate::backend::{Backend, Replies};
-use crate::engine::{AudioIn, ChannelId, ChannelWrite, Engine, Event, Output, Transmit};
-use events::{EventFault, EventIds, Profile};
+use crate::backend::link::LinkCommand;
+use crate::backend::{Actions, Backend, Input};
+use crate::engine::{AudioIn, ChannelId, Engine, Event, Output};
+use events::Profile;
 use paths::{Path, PathIndex, Paths};
 
 pub use reception::Reception;
@@ -121,11 +123,11 @@ pub(crate) struct Session {
     password: [u8; PASSWORD_CHARS],
     engine: Engine,
     backend: Box<dyn Backend>,
-    profile: Profile,
-    event_ids: EventIds,
+    actions: Actions,
     paths: Paths,
     channels: Vec<ChannelId>,
-    replies: Replies,
+    /// Whether the link was asked for and not yet asked to close.
+    has_link: bool,
     engine_timeout: Instant,
     offered: Instant,
     /// The last packet that authenticated.
@@ -152,11 +154,10 @@ impl Session {
             password,
             engine,
             backend,
-            profile: opening.profile,
-            event_ids: EventIds::new(opening.event_seed),
+            actions: Actions::new(opening.profile, opening.event_seed),
             paths: Paths::default(),
             channels: Vec::new(),
-            replies: Replies::default(),
+            has_link: false,
             engine_timeout: opening.offered,
             offered: opening.offered,
             heard: opening.offered,
@@ -173,6 +174,7 @@ impl Session {
 
     /// The first step: drains what the offer left in the engine.
     pub(crate) fn start<S: TransmitSink>(&mut self, step: &mut Step<'_, S>) -> Progress {
+        self.tell(step.now.mono, Input::Start);
         self.settle(step, None)
     }
 
@@ -203,22 +205,52 @@ impl Session {
         if now >= self.life_deadline(step.lifetimes) {
             return Progress::Ended(self.expiry());
         }
-        if now < self.engine_timeout {
-            return Progress::Alive;
+        if self.backend.poll_timeout().is_some_and(|at| at <= now) {
+            self.tell(now, Input::Timeout);
         }
-        if let Err(error) = self.engine.handle_timeout(now) {
+        if now >= self.engine_timeout
+            && let Err(error) = self.engine.handle_timeout(now)
+        {
             return self.fail(error.to_string());
         }
         self.settle(step, None)
     }
 
+    /// Something of the link, the codec or the sideband is for the backend.
+    pub(crate) fn handle_input<S: TransmitSink>(
+        &mut self,
+        step: &mut Step<'_, S>,
+        input: Input<'_>,
+    ) -> Progress {
+        self.tell(step.now.mono, input);
+        self.settle(step, None)
+    }
+
+    /// What the backend wants done, for the shard to take the parts that are not the session's.
+    pub(crate) fn actions(&mut self) -> &mut Actions {
+        &mut self.actions
+    }
+
+    /// Notes what passes to the link, and says what has to follow when the session is over: a link
+    /// that its backend left open is closed.
+    pub(crate) fn note_link(&mut self, command: &LinkCommand) {
+        self.has_link = !matches!(command, LinkCommand::Close { .. });
+    }
+
+    /// Whether a link is open that nobody has asked to close.
+    pub(crate) fn has_link(&self) -> bool {
+        self.has_link
+    }
+
     /// When the session next wants [`Session::handle_timeout`].
     pub(crate) fn next_deadline(&self, lifetimes: Lifetimes) -> Instant {
-        self.engine_timeout.min(self.life_deadline(lifetimes))
+        let own = self.engine_timeout.min(self.life_deadline(lifetimes));
+        self.backend.poll_timeout().map_or(own, |at| own.min(at))
     }
 
     /// Says good-bye to the client and frees its flows at the relays.
     pub(crate) fn finish<S: TransmitSink>(&mut self, step: &mut Step<'_, S>, reason: EndReason) {
+        self.tell(step.now.mono, Input::Closing(reason));
         if reason.says_goodbye() && self.engine.is_alive() {
             self.engine.close();
             for _ in 0..OUTPUTS_MAX {
@@ -239,14 +271,14 @@ impl Session {
     pub(crate) fn summary(&self, now: Instant) -> Summary {
         Summary {
             session: self.session,
-            id: self.profile.id.clone(),
+            id: self.actions.profile().id.clone(),
             client: self.paths.current().map(|path| path.client),
             age: now.saturating_duration_since(self.offered),
             phases: self.phases,
             moves: self.paths.moves(),
             reception: self.reception.clone(),
             counts: self.counts,
-            replies_dropped: self.replies.dropped(),
+            replies_dropped: self.actions.dropped(),
             failure: self.failure.clone(),
         }
     }
@@ -265,6 +297,12 @@ impl Session {
         } else {
             EndReason::ClientSilent
         }
+    }
+
+    fn progress(&self) -> Progress {
+        self.actions
+            .closes()
+            .map_or(Progress::Alive, Progress::Ended)
     }
 
     fn fail(&mut self, failure: String) -> Progress {
@@ -338,7 +376,11 @@ impl Session {
         })
     }
 
-    /// Drains the engine and sends the replies, in turns, until neither has anything.
+    fn tell(&mut self, now: Instant, input: Input<'_>) {
+        self.backend.handle(now, input, &mut self.actions);
+    }
+
+    /// Drains the engine and does what the backend wants, in turns, until neither has anything.
     fn settle<S: TransmitSink>(
         &mut self,
         step: &mut Step<'_, S>,
@@ -360,7 +402,7 @@ impl Session {
                     }
                     match self.write_reply(step.now.mono) {
                         Ok(true) => {}
-                        Ok(false) => return Progress::Alive,
+                        Ok(false) => return self.progress(),
                         Err(failure) => return self.fail(failure),
                     }
                 }
@@ -370,31 +412,13 @@ impl Session {
         Progress::Ended(EndReason::Runaway)
     }
 
-    /// STUN answers go back by the path of the request; all else goes by the current one, whatever
-    /// address the engine has in mind.
-    fn transmit<S: TransmitSink>(
-        &mut self,
-        step: &mut Step<'_, S>,
-        path: Option<PathIndex>,
-        transmit: &Transmit,
-    ) {
-        let answers_check = classify(&transmit.bytes) == Some(Protocol::Stun);
-        let by = match path.filter(|_| answers_check) {
-            Some(path) => Some(self.paths.at(path)),
-            None => self.paths.current(),
-        };
-        if let Some(by) = by {
-            self.counts.datagrams_out += 1;
-            step.sink.transmit(by.relay, &by.back, &transmit.bytes);
-        }
-    }
-
     fn handle_event(&mut self, now: Instant, path: Option<PathIndex>, event: Event) -> Progress {
         let since_offer = now.saturating_duration_since(self.offered);
         match event {
             Event::Connected => {
                 self.phases.connected.get_or_insert(since_offer);
                 self.heard = now;
+                self.tell(now, Input::MediaReady);
             }
             Event::Audio(audio) => {
                 self.phases.first_audio.get_or_insert(since_offer);
@@ -404,13 +428,12 @@ impl Session {
                 self.phases.channel.get_or_insert(since_offer);
                 if self.channels.len() < CHANNELS_MAX && !self.channels.contains(&channel) {
                     self.channels.push(channel);
-                    let created = events::created(&mut self.event_ids, &self.profile);
-                    self.replies.push_event(channel, created);
+                    self.tell(now, Input::ChannelOpen(channel));
                 }
             }
             Event::ChannelData { channel, data, .. } => {
                 self.heard_media(now, path, false);
-                self.handle_message(channel, &data);
+                self.handle_message(now, channel, &data);
             }
             Event::ChannelClosed(channel) => self.channels.retain(|&open| open != channel),
             Event::Closed => return Progress::Ended(EndReason::ClientClosed),
@@ -428,57 +451,6 @@ impl Session {
     fn handle_audio(&mut self, now: Instant, path: Option<PathIndex>, audio: AudioIn) {
         let newest = self.reception.note(&audio, now);
         self.heard_media(now, path, newest);
-        self.backend.handle_audio(audio, &mut self.replies);
-    }
-
-    fn handle_message(&mut self, channel: ChannelId, message: &[u8]) {
-        if !self.channels.contains(&channel) {
-            return;
-        }
-        self.counts.messages_in += 1;
-        match events::check(message) {
-            Ok(event) => self.backend.handle_event(channel, event, &mut self.replies),
-            Err(fault) => self.say_error(channel, fault),
-        }
-    }
-
-    fn say_error(&mut self, channel: ChannelId, fault: EventFault) {
-        let error = events::error(&mut self.event_ids, fault);
-        self.replies.push_event(channel, error);
-    }
-
-    /// Sends one reply, if one can be sent, and says whether the engine has something to drain.
-    fn write_reply(&mut self, now: Instant) -> Result<bool, String> {
-        if let Some(audio) = self.replies.pop_audio() {
-            let bytes = audio.payload.len() as u64;
-            if self.engine.write_audio(now, audio) {
-                self.counts.audio_out_packets += 1;
-                self.counts.audio_out_bytes += bytes;
-            }
-            self.engine
-                .handle_timeout(now)
-                .map_err(|error| error.to_string())?;
-            return Ok(true);
-        }
-        let Some((channel, event)) = self.replies.first_event() else {
-            return Ok(false);
-        };
-        let channel = *channel;
-        match self
-            .engine
-            .write_channel(channel, event)
-            .map_err(|error| error.to_string())?
-        {
-            ChannelWrite::Taken => self.counts.messages_out += 1,
-            // What the client acknowledges comes as a datagram, and that step tries again.
-            ChannelWrite::Full => return Ok(false),
-            ChannelWrite::Closed => {}
-            ChannelWrite::TooLarge => self.say_error(channel, EventFault::TooLarge),
-        }
-        self.replies.pop_event();
-        self.engine
-            .handle_timeout(now)
-            .map_err(|error| error.to_string())?;
-        Ok(true)
+        self.tell(now, Input::Audio(audio));
     }
 }

@@ -10,8 +10,8 @@
 
 pub mod counters;
 mod deadlines;
+mod outlets;
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -22,11 +22,18 @@ use syrinx_shared::route::{Now, SessionRef, ShardIndex, Slot, TransceiverId};
 use syrinx_shared::wire::encap::{BundleView, Direction, RawHeader, Record};
 use syrinx_shared::wire::train::TrainDestination;
 
+use crate::backend::codec::{CodecCommand, CodecOutput};
+use crate::backend::link::{LinkCommand, LinkEvent};
+use crate::backend::{Addressee, ClientEvent, Input};
 use crate::session::{
     EndReason, Lifetimes, Opening, Progress, Refusal, Session, Step, Summary, TransmitSink,
 };
 use counters::{Counters, Fate};
 use deadlines::Deadlines;
+use outlets::Outlets;
+
+/// Close code of a link whose backend could not say good-bye (RFC 6455, 7.4.1: going away).
+const CLOSE_GOING_AWAY: u16 = 1001;
 
 /// What a shard is told once.
 #[derive(Debug, Clone, Copy)]
@@ -51,6 +58,15 @@ pub enum ShardEvent {
         /// Its last state.
         summary: Box<Summary>,
     },
+    /// A session that is tapped has said something to its client.
+    Said {
+        /// Which session.
+        session: SessionRef,
+        /// The event: JSON text.
+        event: String,
+        /// How many events before it were left out because nobody fetched them.
+        missed: u32,
+    },
 }
 
 /// Why a session cannot be taken up. The registrar that hands out slots has made a mistake.
@@ -71,7 +87,7 @@ pub struct Shard {
     slots: Vec<Option<Box<Session>>>,
     session_count: usize,
     deadlines: Deadlines,
-    events: VecDeque<ShardEvent>,
+    outlets: Outlets,
     counters: Counters,
 }
 
@@ -88,7 +104,7 @@ impl Shard {
             slots: std::iter::repeat_with(|| None).take(config.slots).collect(),
             session_count: 0,
             deadlines: Deadlines::new(config.slots, now),
-            events: VecDeque::new(),
+            outlets: Outlets::default(),
             counters: Counters::default(),
         }
     }
@@ -192,9 +208,70 @@ impl Shard {
         self.deadlines.next()
     }
 
-    /// What there is to tell, oldest first. Waiting events are bounded by the sessions there were.
+    /// The link of a session has something to tell. Says whether the session is there.
+    pub fn handle_link(
+        &mut self,
+        now: Now,
+        session: SessionRef,
+        event: LinkEvent,
+        sink: &mut impl TransmitSink,
+    ) -> bool {
+        self.handle_input(now, session, Input::Link(event), sink)
+    }
+
+    /// The codec has done something for a session. Says whether the session is there.
+    pub fn handle_codec(
+        &mut self,
+        now: Now,
+        session: SessionRef,
+        output: CodecOutput,
+        sink: &mut impl TransmitSink,
+    ) -> bool {
+        self.handle_input(now, session, Input::Codec(output), sink)
+    }
+
+    /// The sideband sends an event as if the client had: JSON text with a `type`, already checked.
+    /// Says whether the session is there.
+    pub fn inject(
+        &mut self,
+        now: Now,
+        session: SessionRef,
+        event: &str,
+        sink: &mut impl TransmitSink,
+    ) -> bool {
+        let event = ClientEvent {
+            from: Addressee::Sideband,
+            text: event,
+        };
+        self.handle_input(now, session, Input::ClientEvent(event), sink)
+    }
+
+    /// Starts or stops giving what a session says to its client as [`ShardEvent::Said`] too. Says
+    /// whether the session is there.
+    pub fn tap(&mut self, session: SessionRef, is_tapped: bool) -> bool {
+        let Ok(slot) = self.tenant(session) else {
+            return false;
+        };
+        let tenant = self.slots[slot].as_mut();
+        let tenant = tenant.expect("invariant: a tenant was found");
+        tenant.actions().set_tap(is_tapped);
+        true
+    }
+
+    /// What there is to tell, oldest first. Waiting events are bounded by the sessions there were
+    /// and by what may wait for sidebands.
     pub fn poll_event(&mut self) -> Option<ShardEvent> {
-        self.events.pop_front()
+        self.outlets.pop_event()
+    }
+
+    /// What a session wants of its link, oldest first. Drained after each step, which bounds it.
+    pub fn poll_link(&mut self) -> Option<(SessionRef, LinkCommand)> {
+        self.outlets.pop_link()
+    }
+
+    /// What a session wants of its codec, oldest first. Drained after each step, which bounds it.
+    pub fn poll_codec(&mut self) -> Option<(SessionRef, CodecCommand)> {
+        self.outlets.pop_codec()
     }
 
     /// The shard's counters.
@@ -205,6 +282,22 @@ impl Shard {
     /// How many sessions there are.
     pub fn session_count(&self) -> usize {
         self.session_count
+    }
+
+    fn handle_input(
+        &mut self,
+        now: Now,
+        session: SessionRef,
+        input: Input<'_>,
+        sink: &mut impl TransmitSink,
+    ) -> bool {
+        let Ok(slot) = self.tenant(session) else {
+            return false;
+        };
+        self.step(now, slot, sink, |session, step| {
+            ((), session.handle_input(step, input))
+        });
+        true
     }
 
     fn handle_record(
@@ -290,7 +383,10 @@ impl Shard {
             Err(_) => (None, Progress::Ended(EndReason::Panicked)),
         };
         match progress {
-            Progress::Alive => self.deadlines.set(slot, session.next_deadline(lifetimes)),
+            Progress::Alive => {
+                self.deadlines.set(slot, session.next_deadline(lifetimes));
+                self.outlets.collect(session);
+            }
             Progress::Ended(reason) => self.end(now, slot, reason, sink),
         }
         value
@@ -316,11 +412,18 @@ impl Shard {
             sink: &mut counting,
         };
         // The farewell of a broken session, and its drop, are contained like any step.
-        let _ = catch_unwind(AssertUnwindSafe(|| {
-            session.finish(&mut step, reason);
-            drop(session);
-        }));
-        self.events.push_back(ShardEvent::Ended { reason, summary });
+        let _ = catch_unwind(AssertUnwindSafe(|| session.finish(&mut step, reason)));
+        self.outlets.collect(&mut session);
+        if session.has_link() {
+            let close = LinkCommand::Close {
+                code: CLOSE_GOING_AWAY,
+                reason: reason.label().to_owned(),
+            };
+            self.outlets.push_link(session.reference(), close);
+        }
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(session)));
+        self.outlets
+            .push_event(ShardEvent::Ended { reason, summary });
     }
 }
 

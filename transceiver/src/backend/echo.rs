@@ -6,8 +6,10 @@
 //! caller's decoder like any other, and they run on without a jump when the caller changes his
 //! source. Key presses are not played back, and leave no gap.
 
-use super::{Backend, Replies};
-use crate::engine::{AudioCodec, AudioIn, AudioOut, ChannelId};
+use std::time::Instant;
+
+use super::{Actions, Addressee, Backend, Input};
+use crate::engine::{AudioCodec, AudioIn, AudioOut};
 
 /// First sequence number: any below 65,536 (RFC 3711, 3.3.1), with room for reordering below it.
 const FIRST_SEQUENCE: u64 = 1024;
@@ -49,23 +51,35 @@ struct Last {
 }
 
 impl Backend for Echo {
-    fn handle_audio(&mut self, audio: AudioIn, replies: &mut Replies) {
+    fn handle(&mut self, _: Instant, input: Input<'_>, actions: &mut Actions) {
+        match input {
+            Input::Audio(audio) => self.handle_audio(audio, actions),
+            Input::ChannelOpen(channel) => actions.greet(Addressee::Channel(channel)),
+            Input::ClientEvent(event) => actions.say(event.from, event.text.to_owned()),
+            // A gap is in the distances of the packets around it.
+            Input::Gap(_)
+            | Input::Start
+            | Input::MediaReady
+            | Input::Link(_)
+            | Input::Codec(_)
+            | Input::Timeout
+            | Input::Closing(_) => {}
+        }
+    }
+}
+
+impl Echo {
+    fn handle_audio(&mut self, audio: AudioIn, actions: &mut Actions) {
         match audio.codec {
             AudioCodec::Opus => {
                 if let Some(reply) = self.echo(audio) {
-                    replies.push_audio(reply);
+                    actions.pass_audio(reply);
                 }
             }
             AudioCodec::TelephoneEvent => self.skip(&audio),
         }
     }
 
-    fn handle_event(&mut self, channel: ChannelId, event: &str, replies: &mut Replies) {
-        replies.push_event(channel, event.to_owned());
-    }
-}
-
-impl Echo {
     fn echo(&mut self, audio: AudioIn) -> Option<AudioOut> {
         let follows = self.follows(&audio);
         let source = match self.source {
@@ -166,6 +180,7 @@ fn opus_samples(payload: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::events::Profile;
 
     /// 20 ms of CELT, one frame.
     const FRAME: [u8; 3] = [31 << 3, 1, 2];
@@ -185,12 +200,16 @@ mod tests {
     }
 
     fn play(echo: &mut Echo, packets: &[AudioIn]) -> Vec<(u64, u32, bool)> {
-        let mut replies = Replies::default();
+        let profile = Profile {
+            id: "sess_1".into(),
+            model: None,
+        };
+        let mut actions = Actions::new(profile, 1);
         let mut played = Vec::new();
         for packet in packets {
-            echo.handle_audio(packet.clone(), &mut replies);
+            echo.handle(Instant::now(), Input::Audio(packet.clone()), &mut actions);
             played.extend(
-                std::iter::from_fn(|| replies.pop_audio())
+                std::iter::from_fn(|| actions.pop_audio())
                     .map(|out| (out.sequence, out.timestamp, out.marker)),
             );
         }

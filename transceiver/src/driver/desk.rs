@@ -160,7 +160,9 @@ impl Desk {
 
     /// Takes note of what a worker told.
     pub fn handle_event(&self, event: ShardEvent) {
-        let ShardEvent::Ended { reason, summary } = event;
+        let ShardEvent::Ended { reason, summary } = event else {
+            return;
+        };
         self.metrics.record_setup(&summary.phases);
         log_end(reason, &summary);
         if self.book().calls.end(summary.session).is_none() {

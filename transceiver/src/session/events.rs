@@ -8,6 +8,8 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
+use crate::backend::EdgeError;
+
 /// Whom a session is for, as its `session.created` says.
 #[derive(Debug, Clone, Serialize)]
 pub struct Profile {
@@ -20,7 +22,7 @@ pub struct Profile {
 
 /// Names events: unique within a session, and between sessions by 64 random bits.
 #[derive(Debug)]
-pub(super) struct EventIds {
+pub(crate) struct EventIds {
     seed: u64,
     next: u32,
 }
@@ -66,19 +68,42 @@ struct Head<'a> {
 
 /// What is wrong with something that should be, or become, an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum EventFault {
+pub(crate) enum EventFault {
     /// Not UTF-8, not JSON, not an object, or without a `type` of text.
     NotAnEvent,
     /// The client's data channel takes no message of its size.
     TooLarge,
 }
 
+impl EventFault {
+    /// What its sender, or the one it was for, is told.
+    pub(crate) fn as_error(self) -> EdgeError<'static> {
+        let (kind, code, message) = match self {
+            Self::NotAnEvent => (
+                "invalid_request_error",
+                "invalid_event",
+                "A message on a data channel is a JSON object with a \"type\".",
+            ),
+            Self::TooLarge => (
+                "server_error",
+                "event_too_large",
+                "An event for you exceeds the max-message-size of your offer and was left out.",
+            ),
+        };
+        EdgeError {
+            kind,
+            code,
+            message,
+        }
+    }
+}
+
 impl EventIds {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self { seed, next: 0 }
     }
 
-    fn next(&mut self) -> String {
+    pub(crate) fn next(&mut self) -> String {
         self.next = self.next.wrapping_add(1);
         format!("event_{:016x}{:08x}", self.seed, self.next)
     }
@@ -88,7 +113,7 @@ impl EventIds {
 ///
 /// The parser stops at 128 levels of nesting and keeps nothing but the type, so a hostile message
 /// costs its own length.
-pub(super) fn check(message: &[u8]) -> Result<&str, EventFault> {
+pub(crate) fn check(message: &[u8]) -> Result<&str, EventFault> {
     let text = std::str::from_utf8(message).map_err(|_| EventFault::NotAnEvent)?;
     match serde_json::from_str::<Head<'_>>(text) {
         Ok(_) => Ok(text),
@@ -97,7 +122,7 @@ pub(super) fn check(message: &[u8]) -> Result<&str, EventFault> {
 }
 
 /// `session.created`.
-pub(super) fn created(ids: &mut EventIds, profile: &Profile) -> String {
+pub(crate) fn created(ids: &mut EventIds, profile: &Profile) -> String {
     let session = Session {
         r#type: "realtime",
         object: "realtime.session",
@@ -110,23 +135,11 @@ pub(super) fn created(ids: &mut EventIds, profile: &Profile) -> String {
 }
 
 /// `error`.
-pub(super) fn error(ids: &mut EventIds, fault: EventFault) -> String {
-    let (r#type, code, message) = match fault {
-        EventFault::NotAnEvent => (
-            "invalid_request_error",
-            "invalid_event",
-            "A message on a data channel is a JSON object with a \"type\".",
-        ),
-        EventFault::TooLarge => (
-            "server_error",
-            "event_too_large",
-            "An event for you exceeds the max-message-size of your offer and was left out.",
-        ),
-    };
+pub(crate) fn error(ids: &mut EventIds, error: EdgeError<'_>) -> String {
     let error = ErrorBody {
-        r#type,
-        code,
-        message,
+        r#type: error.kind,
+        code: error.code,
+        message: error.message,
         param: None,
         event_id: None,
     };
@@ -199,7 +212,10 @@ mod tests {
 
     #[test]
     fn an_error_says_what_was_wrong() {
-        let event = json(&error(&mut EventIds::new(1), EventFault::NotAnEvent));
+        let event = json(&error(
+            &mut EventIds::new(1),
+            EventFault::NotAnEvent.as_error(),
+        ));
         assert_eq!(event["type"], "error");
         assert_eq!(event["error"]["type"], "invalid_request_error");
         assert_eq!(event["error"]["code"], "invalid_event");

@@ -19,6 +19,10 @@ pub enum EndReason {
     HungUp,
     /// The process stops serving.
     Drained,
+    /// The backend asked to end it.
+    BackendClosed,
+    /// The backend is gone, and is not tried again.
+    BackendLost,
     /// The engine met an error it cannot go on from.
     EngineFailed,
     /// A step gave more outputs than any should.
@@ -29,12 +33,14 @@ pub enum EndReason {
 
 impl EndReason {
     /// Every reason, in the order of [`EndReason::index`].
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::SetupTimeout,
         Self::ClientSilent,
         Self::ClientClosed,
         Self::HungUp,
         Self::Drained,
+        Self::BackendClosed,
+        Self::BackendLost,
         Self::EngineFailed,
         Self::Runaway,
         Self::Panicked,
@@ -53,6 +59,8 @@ impl EndReason {
             Self::ClientClosed => "client_closed",
             Self::HungUp => "hung_up",
             Self::Drained => "drained",
+            Self::BackendClosed => "backend_closed",
+            Self::BackendLost => "backend_lost",
             Self::EngineFailed => "engine_failed",
             Self::Runaway => "runaway",
             Self::Panicked => "panicked",
@@ -63,7 +71,12 @@ impl EndReason {
     pub(super) fn says_goodbye(self) -> bool {
         matches!(
             self,
-            Self::SetupTimeout | Self::ClientSilent | Self::HungUp | Self::Drained
+            Self::SetupTimeout
+                | Self::ClientSilent
+                | Self::HungUp
+                | Self::Drained
+                | Self::BackendClosed
+                | Self::BackendLost
         )
     }
 }

@@ -1,10 +1,9 @@
 //! The data channel: greeted as it opens, JSON echoed, everything else answered by an error.
 
 use super::support::*;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use syrinx_transceiver::backend::echo::Echo;
-use syrinx_transceiver::backend::{Backend, Replies};
-use syrinx_transceiver::engine::{AudioIn, ChannelId};
+use syrinx_transceiver::backend::{Actions, Backend, Input};
 
 fn connected() -> (World, usize) {
     let mut world = World::new();
@@ -111,14 +110,16 @@ fn events_wait_while_the_client_acknowledges_nothing_and_then_come_in_order() {
 struct Flood(Echo);
 
 impl Backend for Flood {
-    fn handle_audio(&mut self, audio: AudioIn, replies: &mut Replies) {
-        self.0.handle_audio(audio, replies);
-    }
-
-    fn handle_event(&mut self, channel: ChannelId, _event: &str, replies: &mut Replies) {
+    fn handle(&mut self, now: Instant, input: Input<'_>, actions: &mut Actions) {
+        let Input::ClientEvent(event) = input else {
+            return self.0.handle(now, input, actions);
+        };
         for n in 0..200 {
             let pad = "z".repeat(10_000);
-            replies.push_event(channel, format!("{{\"type\":\"{n}\",\"pad\":\"{pad}\"}}"));
+            actions.say(
+                event.from,
+                format!("{{\"type\":\"{n}\",\"pad\":\"{pad}\"}}"),
+            );
         }
     }
 }

@@ -1,10 +1,9 @@
 //! One bad session never hurts another.
 
 use super::support::*;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use syrinx_transceiver::backend::echo::Echo;
-use syrinx_transceiver::backend::{Backend, Replies};
-use syrinx_transceiver::engine::{AudioIn, ChannelId};
+use syrinx_transceiver::backend::{Actions, Addressee, Backend, Input};
 use syrinx_transceiver::session::EndReason;
 use syrinx_transceiver::shard::ShardEvent;
 use syrinx_transceiver::shard::counters::Fate;
@@ -13,11 +12,13 @@ use syrinx_transceiver::shard::counters::Fate;
 struct Broken;
 
 impl Backend for Broken {
-    fn handle_audio(&mut self, _: AudioIn, _: &mut Replies) {
-        panic!("a bug in a backend, as this test wants it");
+    fn handle(&mut self, _: Instant, input: Input<'_>, actions: &mut Actions) {
+        match input {
+            Input::ChannelOpen(channel) => actions.greet(Addressee::Channel(channel)),
+            Input::Audio(_) => panic!("a bug in a backend, as this test wants it"),
+            _ => {}
+        }
     }
-
-    fn handle_event(&mut self, _: ChannelId, _: &str, _: &mut Replies) {}
 }
 
 #[test]

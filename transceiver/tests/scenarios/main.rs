@@ -8,6 +8,7 @@ mod ending;
 mod malformed;
 mod moving;
 mod offers;
+mod seam;
 mod setup;
 mod support;
 mod unadmitted;

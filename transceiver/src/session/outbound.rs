@@ -1,0 +1,96 @@
+//! What goes to the client: datagrams by the right path, audio, and events.
+
+use std::time::Instant;
+
+use syrinx_shared::wire::demux::{Protocol, classify};
+
+use super::events::{self, EventFault};
+use super::paths::PathIndex;
+use super::{Session, Step, TransmitSink};
+use crate::backend::{Addressee, ClientEvent, Input};
+use crate::engine::{ChannelId, ChannelWrite, Transmit};
+
+impl Session {
+    /// STUN answers go back by the path of the request; all else goes by the current one, whatever
+    /// address the engine has in mind.
+    pub(super) fn transmit<S: TransmitSink>(
+        &mut self,
+        step: &mut Step<'_, S>,
+        path: Option<PathIndex>,
+        transmit: &Transmit,
+    ) {
+        let answers_check = classify(&transmit.bytes) == Some(Protocol::Stun);
+        let by = match path.filter(|_| answers_check) {
+            Some(path) => Some(self.paths.at(path)),
+            None => self.paths.current(),
+        };
+        if let Some(by) = by {
+            self.counts.datagrams_out += 1;
+            step.sink.transmit(by.relay, &by.back, &transmit.bytes);
+        }
+    }
+
+    /// A message of the client: an event for the backend, or something to be told about.
+    pub(super) fn handle_message(&mut self, now: Instant, channel: ChannelId, message: &[u8]) {
+        if !self.channels.contains(&channel) {
+            return;
+        }
+        self.counts.messages_in += 1;
+        let from = Addressee::Channel(channel);
+        match events::check(message) {
+            Ok(text) => self.tell(now, Input::ClientEvent(ClientEvent { from, text })),
+            Err(fault) => self.actions.say_fault(from, fault),
+        }
+    }
+
+    /// Sends one thing, if one can be sent, and says whether the engine has something to drain.
+    pub(super) fn write_reply(&mut self, now: Instant) -> Result<bool, String> {
+        if let Some(audio) = self.actions.pop_audio() {
+            let bytes = audio.payload.len() as u64;
+            if self.engine.write_audio(now, audio) {
+                self.counts.audio_out_packets += 1;
+                self.counts.audio_out_bytes += bytes;
+            }
+            return self.wake_engine(now);
+        }
+        let Some((to, event)) = self.actions.first_event() else {
+            return Ok(false);
+        };
+        let channel = match to {
+            Addressee::Channel(channel) => channel,
+            Addressee::Client | Addressee::Sideband => match self.channels.first() {
+                Some(&channel) => channel,
+                // It waits for the client's channel, if he has offered to open one.
+                None if self.engine.has_channel() => return Ok(false),
+                None => {
+                    self.actions.pop_event();
+                    return Ok(true);
+                }
+            },
+        };
+        match self
+            .engine
+            .write_channel(channel, event)
+            .map_err(|error| error.to_string())?
+        {
+            ChannelWrite::Taken => self.counts.messages_out += 1,
+            // What the client acknowledges comes as a datagram, and that step tries again.
+            ChannelWrite::Full => return Ok(false),
+            ChannelWrite::Closed => {}
+            ChannelWrite::TooLarge => {
+                let to = Addressee::Channel(channel);
+                self.actions.say_fault(to, EventFault::TooLarge);
+            }
+        }
+        self.actions.pop_event();
+        self.wake_engine(now)
+    }
+
+    /// What was written is sent by the time-out that follows.
+    fn wake_engine(&mut self, now: Instant) -> Result<bool, String> {
+        self.engine
+            .handle_timeout(now)
+            .map_err(|error| error.to_string())?;
+        Ok(true)
+    }
+}
