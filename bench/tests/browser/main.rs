@@ -7,18 +7,17 @@
 //! Needs chromium, node, npm, espeak-ng and sox, and the two daemons built beside this test.
 
 mod chromium;
-mod speech;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use syrinx_bench::hearing::{Likeness, Recording, likeness};
 use syrinx_bench::process::edge::{Edge, EdgeOptions};
+use syrinx_bench::speech::{Speaker, speak};
 
 use serde_json::json;
 
 use chromium::Chromium;
-use speech::{Speaker, speak};
 
 /// What a true echo reaches at least: through a codec and a jitter buffer it scores about 0.95.
 const SAME_SPEECH_MIN: f64 = 0.8;

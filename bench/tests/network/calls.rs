@@ -6,8 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use syrinx_bench::process::edge::{Edge, EdgeOptions};
 
-use crate::namespace::{Network, with_namespaces};
 use crate::softphone::Softphone;
+use syrinx_bench::namespace::{Network, with_namespaces};
 
 const EDGE: IpAddr = IpAddr::V4(Ipv4Addr::new(203, 0, 113, 10));
 const CALLER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 1, 2));

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::caller::Caller;
 use crate::ground::{Ground, Options, flows};
-use crate::namespace::{Network, with_namespaces};
+use syrinx_bench::namespace::{Network, with_namespaces};
 
 #[test]
 fn a_wildcard_relay_answers_both_families_from_the_address_that_was_called() {

@@ -14,7 +14,6 @@ mod families;
 mod floods;
 mod ground;
 mod marks;
-mod namespace;
 mod nat;
 mod restart;
 mod rotation;

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use crate::caller::{Caller, speech};
 use crate::ground::{Ground, Options, drops, total};
-use crate::namespace::{Network, with_namespaces};
+use syrinx_bench::namespace::{Network, with_namespaces};
 
 const EDGE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 10);
 const CALLER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 1, 2));

@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use crate::caller::{Caller, speech};
 use crate::ground::{Ground, Options, drops};
-use crate::namespace::{Network, with_namespaces};
 use crate::transceiver::Transceiver;
+use syrinx_bench::namespace::{Network, with_namespaces};
 
 const EDGE: IpAddr = IpAddr::V4(Ipv4Addr::new(203, 0, 113, 10));
 /// Around what RTP, Ethernet, buffers of 2 KiB, jumbo frames, the inner leg and UDP over IPv4 hold.

@@ -8,6 +8,7 @@
 //! ```
 //!
 //! The edge has no route to the homes: what arrives there was translated, or did not arrive.
+//! Called by tests only: what fails here panics.
 
 use std::env;
 use std::fs::{self, File};
@@ -25,20 +26,24 @@ use nix::sched::{CloneFlags, setns, unshare};
 const INSIDE: &str = "SYRINX_TEST_NAMESPACE";
 
 /// One network namespace.
-pub(crate) struct Namespace {
+#[derive(Debug)]
+pub struct Namespace {
     file: File,
 }
 
 /// The three namespaces of the module's picture.
-pub(crate) struct Network {
-    pub(crate) home: Namespace,
-    pub(crate) edge: Namespace,
+#[derive(Debug)]
+pub struct Network {
+    /// Where clients live.
+    pub home: Namespace,
+    /// Where relay and transceiver live.
+    pub edge: Namespace,
     nat: Namespace,
 }
 
 /// Runs the test of this name with the power to make network namespaces: at once when this process
 /// has it, otherwise once more in a user namespace of its own.
-pub(crate) fn with_namespaces(test: &str, body: fn()) {
+pub fn with_namespaces(test: &str, body: fn()) {
     match Namespace::new() {
         Ok(_) => return body(),
         Err(Errno::EPERM) => {}
@@ -71,7 +76,10 @@ impl Namespace {
     }
 
     /// Runs `body` inside. Sockets and processes that it makes stay inside for their life.
-    pub(crate) fn enter<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
+    ///
+    /// # Panics
+    /// If the body does, or the namespace cannot be entered.
+    pub fn enter<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
         thread::scope(|scope| {
             let inside = scope.spawn(|| {
                 setns(&self.file, CloneFlags::CLONE_NEWNET).expect("the namespace can be entered");
@@ -87,7 +95,10 @@ impl Namespace {
     }
 
     /// Runs a program inside, which reads `input`.
-    fn run(&self, program: &str, arguments: &[&str], input: &str) {
+    ///
+    /// # Panics
+    /// If it cannot be started, or fails.
+    pub fn run(&self, program: &str, arguments: &[&str], input: &str) {
         self.enter(|| {
             let mut child = Command::new(program)
                 .args(arguments)
@@ -108,7 +119,12 @@ impl Namespace {
 
 impl Network {
     /// Makes the namespaces, links them and starts to translate.
-    pub(crate) fn new() -> Self {
+    ///
+    /// # Panics
+    /// If the caller may not, or a tool is missing.
+    #[expect(clippy::new_without_default, reason = "making one is no small matter")]
+    #[must_use]
+    pub fn new() -> Self {
         let [home, nat, edge] = [(); 3].map(|()| Namespace::new().expect("the caller may"));
         let network = Self { home, edge, nat };
         let ip = |namespace: &Namespace, lines: String| {
@@ -165,7 +181,7 @@ impl Network {
     }
 
     /// Translates everything that leaves; what these homes send, to these public ports.
-    pub(crate) fn masquerade(&self, ports: &[(IpAddr, u16)]) {
+    pub fn masquerade(&self, ports: &[(IpAddr, u16)]) {
         let fixed: String = ports
             .iter()
             .map(|(home, port)| {
@@ -186,7 +202,7 @@ impl Network {
     }
 
     /// Makes the NAT forget every mapping, as one does that was restarted or is full.
-    pub(crate) fn forget_mappings(&self) {
+    pub fn forget_mappings(&self) {
         self.nat.run("conntrack", &["-F"], "");
     }
 }

@@ -1,14 +1,15 @@
-//! Spoken sentences as recordings, for a browser's microphone.
+//! Spoken sentences as recordings, for a client's microphone. Called by tests only, which need
+//! espeak-ng and sox.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use syrinx_bench::hearing::Recording;
+use crate::hearing::Recording;
 
 /// Who says what. The two differ in voice and in words, so that each can serve as the other's
 /// control.
-#[derive(Clone, Copy)]
-pub(crate) enum Speaker {
+#[derive(Clone, Copy, Debug)]
+pub enum Speaker {
     /// A low voice.
     First,
     /// A high voice.
@@ -39,7 +40,11 @@ impl Speaker {
 
 /// Speaks into a WAV file in `folder`, with a short pause at its end, since the browser plays it
 /// round and round. Gives the file and what is in it.
-pub(crate) fn speak(folder: &Path, speaker: Speaker) -> (PathBuf, Recording) {
+///
+/// # Panics
+/// If a program is missing or fails.
+#[must_use]
+pub fn speak(folder: &Path, speaker: Speaker) -> (PathBuf, Recording) {
     let spoken = folder.join(format!("{}-spoken.wav", speaker.voice()));
     let file = folder.join(format!("{}.wav", speaker.voice()));
     run("espeak-ng", |command| {
