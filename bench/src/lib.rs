@@ -7,6 +7,7 @@
 pub mod compare;
 pub mod cpu;
 pub mod hearing;
+pub mod impair;
 pub mod machine;
 pub mod namespace;
 pub mod process;

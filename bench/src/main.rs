@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 use signal_hook::consts::{SIGINT, SIGTERM};
-use syrinx_bench::{compare, relay, result_file};
+use syrinx_bench::{compare, impair, relay, result_file};
 
 /// Load generator and yardstick of the Syrinx WebRTC edge.
 #[derive(Parser)]
@@ -22,6 +22,8 @@ struct Cli {
 enum Verb {
     /// Measure relays packet by packet, ours and its rivals, in interleaved runs.
     Relay(Box<relay::run::Options>),
+    /// Stand between clients and a relay as an impaired network.
+    Impair(Box<impair::run::Options>),
     /// Say what changed from one result file to another, and what is noise.
     Compare {
         /// The result before.
@@ -44,6 +46,13 @@ fn main() -> ExitCode {
 fn dispatch(verb: &Verb) -> anyhow::Result<()> {
     match verb {
         Verb::Relay(options) => measure_relays(options),
+        Verb::Impair(options) => {
+            print!(
+                "{}",
+                impair::run::render(&impair::run::run(options, &*stop_flag()?)?)
+            );
+            Ok(())
+        }
         Verb::Compare { a, b } => {
             print!("{}", compare::files(a, b)?);
             Ok(())
@@ -51,16 +60,20 @@ fn dispatch(verb: &Verb) -> anyhow::Result<()> {
     }
 }
 
-/// The first ^C ends the run after the window it is in, with the result so far; the second ends
-/// the program as ^C does.
-fn measure_relays(options: &relay::run::Options) -> anyhow::Result<()> {
+/// Set by the first ^C, which ends a run with the result so far; the second ends the program as ^C
+/// does.
+fn stop_flag() -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register_conditional_default(signal, Arc::clone(&stop))
             .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
             .context("cannot catch ^C")?;
     }
-    let report = relay::run::run(options, &stop)?;
+    Ok(stop)
+}
+
+fn measure_relays(options: &relay::run::Options) -> anyhow::Result<()> {
+    let report = relay::run::run(options, &*stop_flag()?)?;
     print!("{}", relay::text::render(&report));
     if let Some(path) = &options.json {
         result_file::write_json(path, &report)?;
