@@ -19,6 +19,7 @@
 //!   it. With the former this takes a session from 188 KB to 84 KB.
 
 mod answer;
+mod audio;
 mod dtls;
 mod offer;
 mod rtpmap;
@@ -36,6 +37,7 @@ use str0m::net::{Protocol, Receive};
 use str0m::rtp::{Extension, RtpPacket, RtpWrite};
 use str0m::{Candidate, IceCreds, Input, Rtc, RtcConfig, RtcError};
 
+pub use audio::{AudioCodec, AudioFormat, AudioIn, AudioOut};
 pub use dtls::DtlsSetupError;
 pub use offer::{OFFER_BYTES_MAX, Offer, OfferError};
 
@@ -91,53 +93,6 @@ struct Advertised {
     all: Arc<[SocketAddr]>,
     v4: SocketAddr,
     v6: SocketAddr,
-}
-
-/// An audio packet from the client, decrypted.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AudioIn {
-    /// RTP sequence number, extended over wraps.
-    pub sequence: u64,
-    /// RTP timestamp, extended over wraps, in units of `clock_rate_hz`.
-    pub timestamp: u64,
-    /// Clock of the timestamp, in Hz.
-    pub clock_rate_hz: u32,
-    /// Marker bit: the first packet of a talk spurt (RFC 3551, 4.1).
-    pub marker: bool,
-    /// Whose packet it is; changes when the client changes its source.
-    pub ssrc: u32,
-    /// Payload type as negotiated.
-    pub payload_type: u8,
-    /// What the payload is.
-    pub codec: AudioCodec,
-    /// Loudness from 0 (loudest) to -127 dBov (RFC 6464), where the client says.
-    pub level_dbov: Option<i8>,
-    /// The payload, without header and padding.
-    pub payload: Arc<[u8]>,
-}
-
-/// What an audio payload is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AudioCodec {
-    /// Opus (RFC 7587).
-    Opus,
-    /// A key press (RFC 4733).
-    TelephoneEvent,
-}
-
-/// An audio packet for the client.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AudioOut {
-    /// RTP sequence number, extended; a session's first is below 65,536 (RFC 3711, 3.3.1).
-    pub sequence: u64,
-    /// RTP timestamp in units of 48 kHz.
-    pub timestamp: u32,
-    /// Whether a talk spurt starts here.
-    pub marker: bool,
-    /// A payload type the client offered.
-    pub payload_type: u8,
-    /// The payload.
-    pub payload: Arc<[u8]>,
 }
 
 /// One of the client's data channels.
@@ -228,6 +183,8 @@ impl Template {
             .set_rtp_mode(true)
             .clear_codecs()
             .enable_opus(true, false)
+            .enable_pcmu(true, false)
+            .enable_pcma(true, false)
             .clear_extension_map()
             .set_extension(AUDIO_LEVEL_ID, Extension::AudioLevel)
             .set_extension(MID_ID, Extension::RtpMid)
@@ -292,6 +249,7 @@ impl Template {
             advertised: self.advertised.clone(),
             audio: None,
             has_channel: offer.has_channel(),
+            audio_format: offer.audio_format(),
             message_bytes_max: offer.message_bytes_max().min(CHANNEL_BUFFER_BYTES),
         };
         let text = answer::compose(offer, &answer, self.advertised.all[0]);
@@ -327,6 +285,7 @@ pub struct Engine {
     advertised: Advertised,
     audio: Option<Mid>,
     has_channel: bool,
+    audio_format: Option<AudioFormat>,
     message_bytes_max: usize,
 }
 
@@ -445,6 +404,11 @@ impl Engine {
         self.has_channel
     }
 
+    /// What audio for the client is made of; `None` when it offered none that is served.
+    pub fn audio_format(&self) -> Option<AudioFormat> {
+        self.audio_format
+    }
+
     /// Largest message [`Engine::write_channel`] takes, in bytes.
     pub fn message_bytes_max(&self) -> usize {
         self.message_bytes_max
@@ -491,6 +455,8 @@ impl Engine {
             .find(|known| known.pt() == payload_type)?;
         let codec = match known.spec().codec {
             Codec::Opus => AudioCodec::Opus,
+            Codec::PCMU => AudioCodec::Pcmu,
+            Codec::PCMA => AudioCodec::Pcma,
             Codec::Tele => AudioCodec::TelephoneEvent,
             _ => return None,
         };

@@ -12,6 +12,7 @@
 //! - **A step is bounded.** One datagram or one time-out leads to a limited number of outputs.
 
 pub mod events;
+pub mod inbound;
 mod outbound;
 mod paths;
 mod reception;

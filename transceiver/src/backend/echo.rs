@@ -16,10 +16,10 @@ const FIRST_SEQUENCE: u64 = 1024;
 /// First timestamp, likewise with room below it.
 const FIRST_TIMESTAMP: u64 = 48_000;
 /// Distances from the last packet beyond which the caller's numbering has jumped rather than gone
-/// on: what RFC 3550 (A.1) takes for a restarted source, and half a minute of media at 48 kHz.
+/// on: what RFC 3550 (A.1) takes for a restarted source, and half a minute of Opus.
 const SEQUENCE_JUMP: u64 = 3_000;
 const TIMESTAMP_JUMP: u64 = 30 * 48_000;
-/// Where a new source goes on: one usual packet of 20 ms further.
+/// Samples at 48 kHz in the usual packet of 20 ms.
 const PACKET_SAMPLES: u64 = 960;
 
 /// The echo of one session.
@@ -46,8 +46,8 @@ struct Last {
     timestamp_in: u64,
     sequence_out: u64,
     timestamp_out: u64,
-    /// Samples in it, where its Opus header says.
-    samples: u64,
+    /// How long it plays, in units of its clock.
+    ticks: u64,
 }
 
 impl Backend for Echo {
@@ -71,7 +71,7 @@ impl Backend for Echo {
 impl Echo {
     fn handle_audio(&mut self, audio: AudioIn, actions: &mut Actions) {
         match audio.codec {
-            AudioCodec::Opus => {
+            AudioCodec::Opus | AudioCodec::Pcmu | AudioCodec::Pcma => {
                 if let Some(reply) = self.echo(audio) {
                     actions.pass_audio(reply);
                 }
@@ -91,7 +91,7 @@ impl Echo {
         let timestamp =
             (source.timestamp_out + audio.timestamp).checked_sub(source.timestamp_base)?;
         let resumes = self.last.is_none_or(|last| {
-            sequence == last.sequence_out + 1 && timestamp > last.timestamp_out + last.samples
+            sequence == last.sequence_out + 1 && timestamp > last.timestamp_out + last.ticks
         });
         let marker = !follows || resumes;
         if self.last.is_none_or(|last| sequence > last.sequence_out) {
@@ -100,7 +100,7 @@ impl Echo {
                 timestamp_in: audio.timestamp,
                 sequence_out: sequence,
                 timestamp_out: timestamp,
-                samples: opus_samples(&audio.payload).unwrap_or(PACKET_SAMPLES),
+                ticks: ticks_of(&audio),
             });
         }
         Some(AudioOut {
@@ -124,7 +124,7 @@ impl Echo {
     /// Takes up a source that is new or has jumped, right behind what was sent last.
     fn adopt(&mut self, audio: &AudioIn) -> Source {
         let behind = self.last.map_or((FIRST_SEQUENCE, FIRST_TIMESTAMP), |last| {
-            (last.sequence_out + 1, last.timestamp_out + last.samples)
+            (last.sequence_out + 1, last.timestamp_out + last.ticks)
         });
         let source = Source {
             ssrc: audio.ssrc,
@@ -153,28 +153,11 @@ impl Echo {
     }
 }
 
-/// Samples at 48 kHz in an Opus packet, from its first bytes (RFC 6716, 3.1 and 3.2); `None` for
-/// an empty or an invalid one.
-fn opus_samples(payload: &[u8]) -> Option<u64> {
-    let toc = *payload.first()?;
-    let config = toc >> 3;
-    let frame = match config {
-        // SILK: 10, 20, 40, 60 ms.
-        0..=11 => [480, 960, 1920, 2880][usize::from(config & 3)],
-        // Hybrid: 10, 20 ms.
-        12..=15 => [480, 960][usize::from(config & 1)],
-        // CELT: 2.5, 5, 10, 20 ms.
-        _ => [120, 240, 480, 960][usize::from(config & 3)],
-    };
-    let frames = match toc & 3 {
-        0 => 1,
-        1 | 2 => 2,
-        _ => u64::from(*payload.get(1)? & 0x3f),
-    };
-    // No packet holds more than 120 ms (RFC 6716, 3.2.5).
-    (1..=5760)
-        .contains(&(frame * frames))
-        .then_some(frame * frames)
+/// How long a packet plays, in units of its clock; the usual 20 ms where it does not say.
+fn ticks_of(audio: &AudioIn) -> u64 {
+    let samples = audio.codec.samples(&audio.payload);
+    let samples = samples.map_or(PACKET_SAMPLES, u64::from);
+    samples * u64::from(audio.clock_rate_hz) / 48_000
 }
 
 #[cfg(test)]
@@ -288,18 +271,5 @@ mod tests {
             &[packet(7, 2_000, 0), packet(7, 2, 960)],
         );
         assert_eq!(played.len(), 1);
-    }
-
-    #[test]
-    fn reads_the_length_of_every_kind_of_opus_packet() {
-        assert_eq!(opus_samples(&[]), None);
-        assert_eq!(opus_samples(&[0]), Some(480));
-        assert_eq!(opus_samples(&[(3 << 3) | 1]), Some(5760));
-        assert_eq!(opus_samples(&[13 << 3]), Some(960));
-        assert_eq!(opus_samples(&[16 << 3]), Some(120));
-        assert_eq!(opus_samples(&[(31 << 3) | 3]), None);
-        assert_eq!(opus_samples(&[(31 << 3) | 3, 6]), Some(5760));
-        assert_eq!(opus_samples(&[(31 << 3) | 3, 7]), None);
-        assert_eq!(opus_samples(&[(31 << 3) | 3, 0]), None);
     }
 }

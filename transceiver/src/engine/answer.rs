@@ -72,6 +72,11 @@ fn write_served(
     push_line(text, &format!("c=IN {family} {}", default.ip()));
     for line in lines.iter().skip(1) {
         let unnamed = line.starts_with("a=mid:") && section.mid().is_none();
+        let is_opus_fmtp = line.starts_with("a=fmtp:") && line.contains("useinbandfec=1");
+        if is_opus_fmtp && section.wants_dtx() {
+            push_line(text, &format!("{line};usedtx=1"));
+            continue;
+        }
         // All candidates are here, so nothing will trickle.
         if !line.starts_with("c=") && !line.starts_with("a=ice-options:") && !unnamed {
             push_line(text, line);

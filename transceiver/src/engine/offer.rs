@@ -11,6 +11,7 @@
 mod section;
 mod transport;
 
+use super::audio::AudioFormat;
 use section::{Direction, MESSAGE_BYTES_DEFAULT, direction};
 use transport::{Transport, TransportFacts};
 
@@ -131,6 +132,11 @@ impl Offer {
         self.served().any(|section| !section.is_channel())
     }
 
+    /// What audio for the client is made of, where a section of audio is served.
+    pub fn audio_format(&self) -> Option<AudioFormat> {
+        self.served().find_map(Section::audio_format)
+    }
+
     /// Whether a section of data channels is served.
     pub fn has_channel(&self) -> bool {
         self.served().any(Section::is_channel)
@@ -210,7 +216,7 @@ impl Offer {
         let audio = |active: bool| {
             self.sections.iter().position(|section| {
                 let inactive = self.direction_of(section) == Direction::Inactive;
-                self.is_open(section) && section.is_opus() && inactive != active
+                self.is_open(section) && section.is_voice() && inactive != active
             })
         };
         let audio = audio(true).or_else(|| audio(false));
@@ -237,7 +243,8 @@ impl Offer {
     fn nothing_usable(&self) -> OfferError {
         let has_audio = self.sections.iter().any(|section| section.kind == "audio");
         OfferError::NothingUsable(if has_audio {
-            "no audio line offers opus/48000/2 over UDP/TLS/RTP/SAVPF, and there is no data channel"
+            "no audio line offers opus/48000/2, PCMU/8000 or PCMA/8000 over UDP/TLS/RTP/SAVPF, and \
+             there is no data channel"
         } else {
             "it has neither an audio line nor a data channel"
         })

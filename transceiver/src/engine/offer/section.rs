@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::super::rtpmap::{Codec, EventRange, RtpMap};
+use super::super::audio::AudioFormat;
+use super::super::rtpmap::{Codec, EventRange, RtpMap, dtx_payload_type};
 use super::transport::{Setup, Transport, TransportFacts};
 use super::{OfferError, malformed};
 
@@ -12,6 +13,8 @@ const TOKEN_BYTES_MAX: usize = 64;
 const MID_BYTES_MAX: usize = 16;
 /// Ranges of telephone events taken from one section: one for each clock rate and one to spare.
 const EVENT_RANGES_MAX: usize = 3;
+/// Payload types of Opus with discontinuous transmission taken from one section.
+const DTX_TYPES_MAX: usize = 4;
 /// SSRCs taken from one section: a microphone has one, and a change of device adds one.
 const SSRCS_MAX: usize = 4;
 /// Largest message a peer takes that does not say (RFC 8841, 6.1).
@@ -46,6 +49,7 @@ pub(in crate::engine) struct Section {
     pub(super) transport: Transport,
     rtpmaps: Vec<RtpMap>,
     event_ranges: Vec<EventRange>,
+    dtx_types: Vec<u8>,
     /// `(id, uri)` of the header extensions the engine knows.
     extensions: Vec<(u8, &'static str)>,
     ssrcs: Vec<u32>,
@@ -111,6 +115,7 @@ impl Section {
             transport: Transport::default(),
             rtpmaps: Vec::new(),
             event_ranges: Vec::new(),
+            dtx_types: Vec::new(),
             extensions: Vec::new(),
             ssrcs: Vec::new(),
             message_bytes_max: MESSAGE_BYTES_DEFAULT,
@@ -174,6 +179,11 @@ impl Section {
         {
             self.event_ranges.push(range);
         }
+        if let Some(payload_type) = dtx_payload_type(value)
+            && self.dtx_types.len() < DTX_TYPES_MAX
+        {
+            self.dtx_types.push(payload_type);
+        }
     }
 
     fn read_extmap(&mut self, value: &str) {
@@ -208,7 +218,8 @@ impl Section {
         }
     }
 
-    pub(super) fn is_opus(&self) -> bool {
+    /// Whether it is an audio line with a codec that is spoken.
+    pub(super) fn is_voice(&self) -> bool {
         // The profiles a WebRTC answerer must take for the same thing (RFC 8829, 5.1.2).
         let secure = [
             "UDP/TLS/RTP/SAVPF",
@@ -218,7 +229,58 @@ impl Section {
         ];
         self.kind == "audio"
             && secure.contains(&self.protocol.as_str())
-            && self.rtpmaps.iter().any(|map| map.codec == Codec::Opus)
+            && self.voice_map().is_some()
+    }
+
+    /// The payload type that carries the voice: Opus, or the G.711 that comes first.
+    fn voice_map(&self) -> Option<RtpMap> {
+        let opus = self.rtpmaps.iter().find(|map| map.codec == Codec::Opus);
+        opus.cloned().or_else(|| {
+            self.formats.iter().find_map(|format| {
+                let payload_type: u8 = format.parse().ok()?;
+                let mapped = self
+                    .rtpmaps
+                    .iter()
+                    .find(|map| map.payload_type == payload_type)
+                    .map(|map| map.codec);
+                let codec = mapped.or_else(|| Codec::of_static(payload_type))?;
+                matches!(codec, Codec::Pcmu | Codec::Pcma).then_some(RtpMap {
+                    payload_type,
+                    codec,
+                })
+            })
+        })
+    }
+
+    /// What is answered: the voice, and key presses. Beside G.711 only those of its own clock,
+    /// because the two share their timestamps (RFC 4733, 2.1).
+    fn spoken(&self) -> impl Iterator<Item = RtpMap> {
+        let voice = self.voice_map();
+        let keys = self.rtpmaps.iter().filter(|map| match map.codec {
+            Codec::TelephoneEvent(rate_hz) => {
+                rate_hz == 8_000 || self.rtpmaps.iter().any(|map| map.codec == Codec::Opus)
+            }
+            _ => false,
+        });
+        voice.into_iter().chain(keys.cloned())
+    }
+
+    /// What audio for the client is made of.
+    pub(in crate::engine) fn audio_format(&self) -> Option<AudioFormat> {
+        let voice = self.voice_map()?;
+        let codec = voice.codec.audio();
+        Some(AudioFormat {
+            codec,
+            payload_type: voice.payload_type,
+            clock_rate_hz: codec.clock_rate_hz()?,
+        })
+    }
+
+    /// Whether the client wants nothing sent while nobody speaks.
+    pub(in crate::engine) fn wants_dtx(&self) -> bool {
+        self.voice_map().is_some_and(|voice| {
+            voice.codec == Codec::Opus && self.dtx_types.contains(&voice.payload_type)
+        })
     }
 
     pub(super) fn is_channel(&self) -> bool {
@@ -273,7 +335,7 @@ impl Section {
             text.push_str("m=application 9 UDP/DTLS/SCTP webrtc-datachannel\r\n");
         } else {
             text.push_str("m=audio 9 UDP/TLS/RTP/SAVPF");
-            for map in &self.rtpmaps {
+            for map in self.spoken() {
                 push(text, format_args!(" {}", map.payload_type));
             }
             text.push_str("\r\n");
@@ -310,7 +372,7 @@ impl Section {
                 text,
                 format_args!("a={}\r\na=rtcp-mux\r\n", direction.attribute()),
             );
-            for map in &self.rtpmaps {
+            for map in self.spoken() {
                 map.write(&self.event_ranges, text);
             }
             for (id, uri) in &self.extensions {
