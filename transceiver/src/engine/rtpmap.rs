@@ -159,7 +159,13 @@ mod tests {
     fn sees_who_asks_for_discontinuous_transmission() {
         assert_eq!(dtx_payload_type("111 minptime=10; usedtx=1"), Some(111));
         assert_eq!(dtx_payload_type("96 UseDTX=1;x"), Some(96));
-        for other in ["111 minptime=10", "111 usedtx=0", "111 usedtx=10", "x usedtx=1", "111"] {
+        for other in [
+            "111 minptime=10",
+            "111 usedtx=0",
+            "111 usedtx=10",
+            "x usedtx=1",
+            "111",
+        ] {
             assert_eq!(dtx_payload_type(other), None, "{other}");
         }
     }

@@ -326,7 +326,8 @@ impl Line {
 
     /// How much audio so many packets of the last kind are.
     fn lost_samples(&self, packets: u64) -> u64 {
-        self.last.map_or(0, |last| packets * u64::from(last.samples))
+        self.last
+            .map_or(0, |last| packets * u64::from(last.samples))
     }
 
     fn append(&mut self, held: &Held, samples: u32) {
@@ -366,7 +367,11 @@ impl Line {
                 let spoken = last.at + u64::from(last.samples);
                 let passed = self.end.saturating_sub(spoken);
                 let pause = elapsed.saturating_sub(duration_of(u64::from(last.samples) + passed));
-                let pause = if pause < PAUSE_MIN { 0 } else { samples_of(pause) };
+                let pause = if pause < PAUSE_MIN {
+                    0
+                } else {
+                    samples_of(pause)
+                };
                 (pause, jumped)
             }
         }

@@ -348,9 +348,15 @@ fn forward_error_correction_is_asked_for_and_dtx_is_answered_to_who_wants_it() {
         line.expect("Opus has parameters").to_owned()
     };
     let plain = fmtp(&chrome());
-    assert!(plain.contains("useinbandfec=1") && !plain.contains("usedtx"), "{plain}");
+    assert!(
+        plain.contains("useinbandfec=1") && !plain.contains("usedtx"),
+        "{plain}"
+    );
     let dtx = fmtp(&chrome().replace("useinbandfec=1", "useinbandfec=1; usedtx=1"));
-    assert!(dtx.contains("useinbandfec=1") && dtx.contains("usedtx=1"), "{dtx}");
+    assert!(
+        dtx.contains("useinbandfec=1") && dtx.contains("usedtx=1"),
+        "{dtx}"
+    );
 }
 
 #[test]

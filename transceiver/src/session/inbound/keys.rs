@@ -117,7 +117,10 @@ mod tests {
         let mut keys = Keys::default();
         assert!(keys.note(&packet(1, 100, 0xffff, true), 0).is_some());
         assert!(keys.note(&packet(1, 100 + 0xffff, 400, false), 0).is_none());
-        assert!(keys.note(&packet(1, 100 + 2 * 0xffff, 400, true), 0).is_some());
+        assert!(
+            keys.note(&packet(1, 100 + 2 * 0xffff, 400, true), 0)
+                .is_some()
+        );
     }
 
     #[test]

@@ -32,9 +32,7 @@ fn words(heard: &Heard) -> String {
         Heard::Audio(audio) => {
             format!("a{}@{}+{}", audio.packet.sequence, audio.at, audio.samples)
         }
-        Heard::Gap(Gap { kind, at, samples }) => {
-            format!("{kind:?}@{at}+{samples}").to_lowercase()
-        }
+        Heard::Gap(Gap { kind, at, samples }) => format!("{kind:?}@{at}+{samples}").to_lowercase(),
         Heard::Key(key) => format!("key{}@{}", key.key, key.at),
     }
 }
@@ -91,7 +89,10 @@ fn swapped_packets_are_put_back_in_their_places() {
     assert_eq!(ear.at(20).push(nth(2)), [""; 0]);
     assert_eq!(ear.at(25).push(nth(3)), [""; 0]);
     let heard = ear.at(30).push(nth(1));
-    assert_eq!(heard, ["a65001@960+960", "a65002@1920+960", "a65003@2880+960"]);
+    assert_eq!(
+        heard,
+        ["a65001@960+960", "a65002@1920+960", "a65003@2880+960"]
+    );
     assert_eq!(ear.inbound.repairs().reordered, 1);
 }
 
@@ -103,7 +104,12 @@ fn a_lost_packet_is_given_up_when_three_have_come_behind_it() {
     assert_eq!(ear.at(2).push(nth(3)), [""; 0]);
     assert_eq!(
         ear.at(3).push(nth(4)),
-        ["lost@960+960", "a65002@1920+960", "a65003@2880+960", "a65004@3840+960"]
+        [
+            "lost@960+960",
+            "a65002@1920+960",
+            "a65003@2880+960",
+            "a65004@3840+960"
+        ]
     );
     assert_eq!(ear.at(4).push(nth(1)), [""; 0], "too late");
     let repairs = ear.inbound.repairs();
@@ -135,7 +141,10 @@ fn silence_is_told_from_loss() {
         ["lost@21120+1920", "dtx@23040+4800", "a65004@27840+960"]
     );
     let repairs = ear.inbound.repairs();
-    assert_eq!((repairs.lost_samples, repairs.silent_samples), (1_920, 24_000));
+    assert_eq!(
+        (repairs.lost_samples, repairs.silent_samples),
+        (1_920, 24_000)
+    );
     assert_eq!(repairs.jumps, 0);
 }
 
@@ -148,13 +157,20 @@ fn a_new_source_goes_on_where_the_line_ended_after_the_silence_that_passed() {
         ..packet(5 + n, n * 960)
     };
     assert_eq!(ear.at(20).push(other(0)), ["a5@960+960"]);
-    assert_eq!(ear.at(40).push(nth(1)), [""; 0], "a straggler of the former source");
+    assert_eq!(
+        ear.at(40).push(nth(1)),
+        [""; 0],
+        "a straggler of the former source"
+    );
     assert_eq!(ear.at(41).push(other(1)), ["a6@1920+960"]);
     let third = AudioIn {
         ssrc: 9,
         ..packet(1_000, 77)
     };
-    assert_eq!(ear.at(1_041).push(third), ["dtx@2880+47040", "a1000@49920+960"]);
+    assert_eq!(
+        ear.at(1_041).push(third),
+        ["dtx@2880+47040", "a1000@49920+960"]
+    );
     let repairs = ear.inbound.repairs();
     assert_eq!((repairs.jumps, repairs.late), (2, 1));
 }
@@ -179,9 +195,19 @@ fn numbers_and_timestamps_that_jump_do_not_tear_the_line() {
     let mut ear = Ear::new();
     ear.push(nth(0));
     assert_eq!(ear.at(20).push(packet(99_999, 90_960)), ["a99999@960+960"]);
-    assert_eq!(ear.at(40).push(packet(100_000, 4_000_000_000)), ["a100000@1920+960"]);
-    assert_eq!(ear.at(60).push(packet(100_001, 4_000_000_960)), ["a100001@2880+960"]);
-    assert_eq!(ear.at(80).push(packet(100_002, 5)), ["a100002@3840+960"], "backwards");
+    assert_eq!(
+        ear.at(40).push(packet(100_000, 4_000_000_000)),
+        ["a100000@1920+960"]
+    );
+    assert_eq!(
+        ear.at(60).push(packet(100_001, 4_000_000_960)),
+        ["a100001@2880+960"]
+    );
+    assert_eq!(
+        ear.at(80).push(packet(100_002, 5)),
+        ["a100002@3840+960"],
+        "backwards"
+    );
     assert_eq!(ear.inbound.repairs().jumps, 3);
     // Half a minute of a muted microphone is no jump, as the wall clock agrees.
     let heard = ear.at(80 + 30_020).push(packet(100_003, 5 + 1_501 * 960));
