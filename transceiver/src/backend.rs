@@ -15,8 +15,9 @@ use std::time::Instant;
 
 pub use actions::{Actions, Addressee, EdgeError};
 
-use crate::engine::{AudioIn, ChannelId};
+use crate::engine::ChannelId;
 use crate::session::EndReason;
+use crate::session::inbound::{Gap, Heard, KeyPress, Placed};
 use codec::CodecOutput;
 use link::LinkEvent;
 
@@ -41,9 +42,11 @@ pub enum Input<'a> {
     MediaReady,
     /// An audio packet of the caller. Packets and gaps come in order, and together they make one
     /// time line.
-    Audio(AudioIn),
+    Audio(Placed),
     /// A stretch of the time line that no packet fills.
     Gap(Gap),
+    /// The caller pressed a key; told once, as soon as it is known.
+    Key(KeyPress),
     /// A data channel opened; it has been told nothing yet.
     ChannelOpen(ChannelId),
     /// An event of the client: JSON text with a `type`, already checked.
@@ -67,20 +70,12 @@ pub struct ClientEvent<'a> {
     pub text: &'a str,
 }
 
-/// A stretch of the caller's time line without a packet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Gap {
-    /// Why there is none.
-    pub kind: GapKind,
-    /// How long it is, in samples at 48 kHz.
-    pub samples: u64,
-}
-
-/// Why a stretch of the caller's time line has no packet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GapKind {
-    /// Packets were sent and did not arrive.
-    Lost,
-    /// The caller's encoder sent none: discontinuous transmission in silence.
-    Dtx,
+impl From<Heard> for Input<'_> {
+    fn from(heard: Heard) -> Self {
+        match heard {
+            Heard::Audio(audio) => Self::Audio(audio),
+            Heard::Gap(gap) => Self::Gap(gap),
+            Heard::Key(key) => Self::Key(key),
+        }
+    }
 }

@@ -32,6 +32,7 @@ use crate::backend::link::LinkCommand;
 use crate::backend::{Actions, Backend, Input};
 use crate::engine::{AudioIn, ChannelId, Engine, Event, Output};
 use events::Profile;
+use inbound::Inbound;
 use paths::{Path, PathIndex, Paths};
 
 pub use reception::Reception;
@@ -135,6 +136,7 @@ pub(crate) struct Session {
     heard: Instant,
     phases: Phases,
     reception: Reception,
+    inbound: Inbound,
     counts: summary::Counts,
     failure: Option<String>,
 }
@@ -164,6 +166,7 @@ impl Session {
             heard: opening.offered,
             phases: Phases::default(),
             reception: Reception::default(),
+            inbound: Inbound::default(),
             counts: summary::Counts::default(),
             failure: None,
         }
@@ -206,6 +209,7 @@ impl Session {
         if now >= self.life_deadline(step.lifetimes) {
             return Progress::Ended(self.expiry());
         }
+        self.hear(now);
         if self.backend.poll_timeout().is_some_and(|at| at <= now) {
             self.tell(now, Input::Timeout);
         }
@@ -246,7 +250,8 @@ impl Session {
     /// When the session next wants [`Session::handle_timeout`].
     pub(crate) fn next_deadline(&self, lifetimes: Lifetimes) -> Instant {
         let own = self.engine_timeout.min(self.life_deadline(lifetimes));
-        self.backend.poll_timeout().map_or(own, |at| own.min(at))
+        let others = [self.backend.poll_timeout(), self.inbound.poll_timeout()];
+        others.into_iter().flatten().fold(own, Instant::min)
     }
 
     /// Says good-bye to the client and frees its flows at the relays.
@@ -449,9 +454,17 @@ impl Session {
         }
     }
 
+    /// Tells the backend what is known of the caller's line.
+    fn hear(&mut self, now: Instant) {
+        while let Some(heard) = self.inbound.poll(now) {
+            self.tell(now, heard.into());
+        }
+    }
+
     fn handle_audio(&mut self, now: Instant, path: Option<PathIndex>, audio: AudioIn) {
         let newest = self.reception.note(&audio, now);
         self.heard_media(now, path, newest);
-        self.tell(now, Input::Audio(audio));
+        self.inbound.push(now, audio);
+        self.hear(now);
     }
 }

@@ -63,6 +63,7 @@ fn a_lost_packet_is_a_gap_and_silence_is_not() {
     say(&mut world, 1);
     world.clients[client].skip_packets(2);
     say(&mut world, 2);
+    world.run(PACKET * 100);
     world.clients[client].stay_silent(100);
     say(&mut world, 3);
     let heard = &world.clients[client].heard;
