@@ -762,8 +762,8 @@ mod tests {
     }
 
     proptest! {
-        /// The line is continuous, in order, at its true time, nothing waits longer than the hold, and
-        /// every packet is heard or counted as late.
+        /// The line is continuous, in order, at its true time, nothing waits longer than the hold,
+        /// and every packet is heard or counted as late.
         #[test]
         fn the_line_has_no_holes(fates in prop::collection::vec(any_fate(), 1..120)) {
             let mut ear = Ear::new();
