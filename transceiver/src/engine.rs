@@ -21,6 +21,8 @@
 mod answer;
 mod audio;
 mod dtls;
+mod fragment;
+mod ice;
 mod offer;
 mod rtpmap;
 
@@ -35,10 +37,12 @@ use str0m::format::{Codec, FormatParams};
 use str0m::media::{Direction, Frequency, MediaKind, Mid};
 use str0m::net::{Protocol, Receive};
 use str0m::rtp::{Extension, RtpPacket, RtpWrite};
-use str0m::{Candidate, IceCreds, Input, Rtc, RtcConfig, RtcError};
+use str0m::{Candidate, Input, Rtc, RtcConfig, RtcError};
 
 pub use audio::{AudioCodec, AudioFormat, AudioIn, AudioOut};
 pub use dtls::DtlsSetupError;
+pub use fragment::{FRAGMENT_BYTES_MAX, Fragment};
+pub use ice::{ClientCredentials, Credentials};
 pub use offer::{OFFER_BYTES_MAX, Offer, OfferError};
 
 /// Largest datagram the engine writes, in bytes: fits every path with IPv6's minimum MTU of 1,280
@@ -71,15 +75,6 @@ impl From<RtcError> for EngineError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the datagram is no STUN, DTLS, SRTP or SRTCP that this session can use")]
 pub struct Refused;
-
-/// ICE credentials of our side: the ufrag that routes to the session, and its derived password.
-#[derive(Clone)]
-pub struct Credentials {
-    /// 32 ice-chars, minted for the session.
-    pub ufrag: String,
-    /// 32 ice-chars, derived from the ufrag.
-    pub password: String,
-}
 
 /// What all sessions of a process share.
 pub struct Template {
@@ -220,13 +215,9 @@ impl Template {
         credentials: &Credentials,
         negotiated_channel: Option<u16>,
     ) -> Result<(Engine, String), OfferError> {
-        let Credentials { ufrag, password } = credentials.clone();
         let config = self.config.clone();
-        let creds = IceCreds {
-            ufrag,
-            pass: password,
-        };
-        let mut rtc = Box::new(config.set_local_ice_credentials(creds).build(now));
+        let config = config.set_local_ice_credentials(credentials.to_str0m());
+        let mut rtc = Box::new(config.build(now));
         for &address in self.advertised.all.iter() {
             let candidate = Candidate::host(address, Protocol::Udp).map_err(refused)?;
             rtc.add_local_candidate(candidate);
@@ -246,6 +237,7 @@ impl Template {
         }
         let engine = Engine {
             rtc,
+            client: offer.client_credentials(),
             advertised: self.advertised.clone(),
             audio: None,
             has_channel: offer.has_channel(),
@@ -282,6 +274,7 @@ impl Advertised {
 /// One client's WebRTC; see the module's contract.
 pub struct Engine {
     rtc: Box<Rtc>,
+    client: ClientCredentials,
     advertised: Advertised,
     audio: Option<Mid>,
     has_channel: bool,

@@ -12,6 +12,7 @@
 //! - **A step is bounded.** One datagram or one time-out leads to a limited number of outputs.
 
 pub mod events;
+mod ice;
 pub mod inbound;
 mod outbound;
 mod paths;
@@ -32,9 +33,11 @@ use crate::backend::link::LinkCommand;
 use crate::backend::{Actions, Backend, Input};
 use crate::engine::{AudioIn, ChannelId, Engine, Event, Output};
 use events::Profile;
+use ice::Ice;
 use inbound::Inbound;
 use paths::{Path, PathIndex, Paths};
 
+pub use ice::IceRestart;
 pub use reception::Reception;
 pub use summary::{EndReason, Phases, Summary};
 
@@ -121,8 +124,7 @@ pub(crate) enum Progress {
 /// One session; see the module.
 pub(crate) struct Session {
     session: SessionRef,
-    epoch: Epoch,
-    password: [u8; PASSWORD_CHARS],
+    ice: Ice,
     engine: Engine,
     backend: Box<dyn Backend>,
     actions: Actions,
@@ -153,8 +155,7 @@ impl Session {
         } = opening;
         Self {
             session,
-            epoch,
-            password,
+            ice: Ice::new(epoch, password),
             engine,
             backend,
             actions: Actions::new(opening.profile, opening.event_seed),
@@ -231,6 +232,12 @@ impl Session {
         self.settle(step, None)
     }
 
+    /// The client restarts ICE. Nothing but the credentials of its checks changes.
+    pub(crate) fn restart(&mut self, restart: IceRestart) {
+        self.counts.ice_restarts += 1;
+        self.ice.restart(restart, &mut self.engine);
+    }
+
     /// What the backend wants done, for the shard to take the parts that are not the session's.
     pub(crate) fn actions(&mut self) -> &mut Actions {
         &mut self.actions
@@ -283,6 +290,7 @@ impl Session {
             phases: self.phases,
             moves: self.paths.moves(),
             reception: self.reception.clone(),
+            repairs: self.inbound.repairs(),
             counts: self.counts,
             replies_dropped: self.actions.dropped(),
             failure: self.failure.clone(),
@@ -345,7 +353,7 @@ impl Session {
         if known.is_none() && !self.cookie_matches(step.keys, &record.header) {
             return Err(Refusal::Cookie);
         }
-        if !request.verify(&self.password) {
+        if !self.ice.verify(&request, &mut self.engine) {
             return Err(Refusal::Integrity);
         }
         let now = step.now.mono;
@@ -375,10 +383,12 @@ impl Session {
             cookie,
             ..
         } = *header;
-        let keys = keys.epoch(self.epoch).and_then(|keys| keys.cluster());
-        keys.is_some_and(|keys| {
-            let expected = keys.cookie(client, endpoint, transport, session);
-            expected.0.ct_eq(&cookie.0).into()
+        self.ice.epochs().any(|epoch| {
+            let keys = keys.epoch(epoch).and_then(|keys| keys.cluster());
+            keys.is_some_and(|keys| {
+                let expected = keys.cookie(client, endpoint, transport, session);
+                expected.0.ct_eq(&cookie.0).into()
+            })
         })
     }
 

@@ -26,7 +26,8 @@ use crate::backend::codec::{CodecCommand, CodecOutput};
 use crate::backend::link::{LinkCommand, LinkEvent};
 use crate::backend::{Addressee, ClientEvent, Input};
 use crate::session::{
-    EndReason, Lifetimes, Opening, Progress, Refusal, Session, Step, Summary, TransmitSink,
+    EndReason, IceRestart, Lifetimes, Opening, Progress, Refusal, Session, Step, Summary,
+    TransmitSink,
 };
 use counters::{Counters, Fate};
 use deadlines::Deadlines;
@@ -144,6 +145,17 @@ impl Shard {
             return false;
         };
         self.end(now, slot, reason, sink);
+        true
+    }
+
+    /// Gives a session further ICE credentials, if it is still there. Says whether it was.
+    pub fn restart(&mut self, session: SessionRef, restart: IceRestart) -> bool {
+        let Ok(slot) = self.tenant(session) else {
+            return false;
+        };
+        if let Some(session) = &mut self.slots[slot] {
+            session.restart(restart);
+        }
         true
     }
 

@@ -16,7 +16,7 @@ use syrinx_shared::worker::Service;
 use tokio::sync::{mpsc, oneshot};
 
 use super::metrics::ShardMetrics;
-use crate::session::{EndReason, Opening, Summary, TransmitSink};
+use crate::session::{EndReason, IceRestart, Opening, Summary, TransmitSink};
 use crate::shard::{Shard, ShardEvent};
 
 /// The worker's only socket.
@@ -30,6 +30,8 @@ pub enum ShardMessage {
     Close(SessionRef, EndReason),
     /// End every session.
     CloseAll(EndReason),
+    /// Give a session further ICE credentials.
+    Restart(SessionRef, Box<IceRestart>),
     /// Say how a session is doing; `None` when it is not here.
     Inspect(SessionRef, oneshot::Sender<Option<Summary>>),
 }
@@ -178,6 +180,10 @@ impl Service for ShardService {
                 shard.close(now, session, reason, packing);
             }
             ShardMessage::CloseAll(reason) => shard.close_all(now, reason, packing),
+            // A session that has ended meanwhile needs none.
+            ShardMessage::Restart(session, restart) => {
+                shard.restart(session, *restart);
+            }
             ShardMessage::Inspect(session, reply) => {
                 // Whoever asked may have given up by then.
                 let _ = reply.send(shard.inspect(now.mono, session));

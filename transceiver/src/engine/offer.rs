@@ -12,10 +12,12 @@ mod section;
 mod transport;
 
 use super::audio::AudioFormat;
+use super::ice::ClientCredentials;
 use section::{Direction, MESSAGE_BYTES_DEFAULT, direction};
 use transport::{Transport, TransportFacts};
 
 pub(super) use section::Section;
+pub(super) use transport::{ice_password, ice_ufrag};
 
 /// Largest offer that is read. Chrome with many transceivers and gathered candidates was seen to
 /// send 112 KB.
@@ -130,6 +132,15 @@ impl Offer {
     /// Whether a section of audio is served.
     pub fn has_audio(&self) -> bool {
         self.served().any(|section| !section.is_channel())
+    }
+
+    /// The client's ICE credentials.
+    pub fn client_credentials(&self) -> ClientCredentials {
+        let transport = self
+            .transport()
+            .expect("invariant: parse() has found a transport");
+        ClientCredentials::parse(0, transport.ufrag, transport.password)
+            .expect("invariant: parse() has judged them")
     }
 
     /// What audio for the client is made of, where a section of audio is served.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use syrinx_shared::route::{ClientSocket, SessionRef};
 
 use super::Reception;
+use super::inbound::Repairs;
 
 /// Why a session ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -109,6 +110,8 @@ pub struct Counts {
     pub messages_in: u64,
     /// Messages that went out on data channels.
     pub messages_out: u64,
+    /// How often the client restarted ICE.
+    pub ice_restarts: u64,
 }
 
 /// The state of a session at one moment.
@@ -128,6 +131,8 @@ pub struct Summary {
     pub moves: u32,
     /// The audio that came.
     pub reception: Reception,
+    /// What was done to put it in order.
+    pub repairs: Repairs,
     /// What else was counted.
     pub counts: Counts,
     /// Replies left out because too many waited.

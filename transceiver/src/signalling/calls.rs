@@ -9,6 +9,8 @@
 //! Pure: time and randomness are arguments. Text of strangers is parsed under `catch_unwind`, as
 //! every step of a session is, so that no offer can take the process's signalling down.
 
+mod restart;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -302,6 +304,21 @@ pub(crate) mod tests {
         assert_eq!(opened.opening.profile.id, opened.call.to_string());
         let password = std::str::from_utf8(&opened.opening.password).unwrap();
         assert!(opened.answer.contains(&format!("a=ice-pwd:{password}\r\n")));
+    }
+
+    #[test]
+    fn a_restart_is_minted_for_the_same_place() {
+        let keys = ring();
+        let mut calls = calls(Arc::clone(&keys));
+        let now = now();
+        let opened = calls.open(now, random(1), request(OFFER)).unwrap();
+        let session = opened.opening.session;
+        let client = Offer::parse(OFFER.as_bytes()).unwrap().client_credentials();
+        let restart = calls.restart(now, 0xcafe, session, client).unwrap();
+        let decoded = decode(&keys, restart.ours.ufrag.as_bytes(), now.wall, 60).unwrap();
+        assert_eq!((decoded.session, decoded.random), (session, 0xcafe));
+        assert_ne!(restart.ours.password.as_bytes(), opened.opening.password);
+        assert!(!opened.answer.contains(&restart.ours.ufrag));
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //! datagrams become records of the inner leg as a relay would make them, and the shard's records
 //! become its datagrams. Time passes only in [`World::run`], in steps of five milliseconds.
 
+mod speech;
+
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,9 +14,10 @@ use std::time::{Duration, Instant};
 use str0m::change::{SdpAnswer, SdpPendingOffer};
 use str0m::channel::{ChannelConfig, ChannelId};
 use str0m::config::DtlsVersion;
-use str0m::media::{Direction as MediaDirection, MediaKind, Mid};
+use str0m::format::{Codec, FormatParams};
+use str0m::media::{Direction as MediaDirection, Frequency, MediaKind, Mid};
 use str0m::net::{Protocol, Receive};
-use str0m::rtp::{Extension, RtpPacket, RtpWrite};
+use str0m::rtp::{Extension, RtpPacket};
 use str0m::{Candidate, Event, Input, Output, Rtc, RtcConfig};
 use syrinx_shared::keys::{KeyRing, MasterSecret};
 use syrinx_shared::route::{
@@ -39,8 +42,11 @@ pub(crate) const TICK: Duration = Duration::from_millis(5);
 /// How long an audio packet lasts, and what that is at 48 kHz.
 pub(crate) const PACKET: Duration = Duration::from_millis(20);
 pub(crate) const PACKET_SAMPLES: u32 = 960;
-/// The payload type of Opus in str0m's offers.
+/// Payload types in str0m's offers.
 pub(crate) const OPUS: u8 = 111;
+pub(crate) const PCMU: u8 = 0;
+/// The payload type of key presses.
+pub(crate) const KEYS: u8 = 126;
 
 pub(crate) const LIFETIMES: Lifetimes = Lifetimes {
     setup: Duration::from_secs(30),
@@ -353,6 +359,8 @@ pub(crate) struct Shape {
     pub(crate) negotiated: Option<u16>,
     pub(crate) audio: Option<MediaDirection>,
     pub(crate) dtls: DtlsVersion,
+    /// Whether it speaks Opus, or else only G.711.
+    pub(crate) opus: bool,
 }
 
 impl Default for Shape {
@@ -362,6 +370,7 @@ impl Default for Shape {
             negotiated: None,
             audio: Some(MediaDirection::SendRecv),
             dtls: DtlsVersion::Dtls12,
+            opus: true,
         }
     }
 }
@@ -377,6 +386,7 @@ pub(crate) struct Client {
     pub(crate) session: SessionRef,
     pub(crate) password: [u8; 32],
     pub(crate) offer: String,
+    pub(crate) answer: String,
     pending: Option<SdpPendingOffer>,
     negotiated: Option<u16>,
     pub(crate) mid: Option<Mid>,
@@ -400,16 +410,21 @@ impl Client {
 
     pub(crate) fn with(now: Instant, addr: &str, shape: Shape) -> Self {
         let addr: SocketAddr = addr.parse().unwrap();
-        let mut rtc = RtcConfig::new()
+        let mut config = RtcConfig::new()
             .set_crypto_provider(Arc::new(str0m::crypto::from_feature_flags()))
             .set_dtls_version(shape.dtls)
             .clear_codecs()
-            .enable_opus(true, false)
+            .enable_opus(shape.opus, false)
+            .enable_pcmu(!shape.opus, false)
             .clear_extension_map()
             .set_extension(1, Extension::AudioLevel)
             .set_extension(4, Extension::RtpMid)
-            .set_rtp_mode(true)
-            .build(now);
+            .set_stats_interval(Some(Duration::from_secs(1)))
+            .set_rtp_mode(true);
+        let (keys, rate, format) = (KEYS.into(), Frequency::EIGHT_KHZ, FormatParams::default());
+        let codecs = config.codec_config();
+        codecs.add_config(keys, None, Codec::Tele, rate, None, format);
+        let mut rtc = config.build(now);
         rtc.add_local_candidate(Candidate::host(addr, Protocol::Udp).unwrap());
         let mut api = rtc.sdp_api();
         let mid = shape
@@ -433,6 +448,7 @@ impl Client {
             session: SessionRef::from_bytes([0; 8]),
             password: [0; 32],
             offer: offer.to_sdp_string(),
+            answer: String::new(),
             pending: Some(pending),
             negotiated: shape.negotiated,
             mid,
@@ -449,42 +465,13 @@ impl Client {
     }
 
     pub(crate) fn accept(&mut self, answer: &str) {
+        self.answer = answer.to_owned();
         let answer = SdpAnswer::from_sdp_string(answer).expect("the answer is SDP");
         let pending = self.pending.take().expect("the client answers once");
         self.rtc
             .sdp_api()
             .accept_answer(pending, answer)
             .expect("the client takes the answer");
-    }
-
-    /// One packet of audio leaves with the next tick.
-    pub(crate) fn speak(&mut self, now: Instant, payload: &[u8]) {
-        self.speak_with(now, payload, false);
-    }
-
-    pub(crate) fn speak_with(&mut self, now: Instant, payload: &[u8], marker: bool) {
-        let mid = self.mid.expect("the client has audio");
-        let mut api = self.rtc.direct_api();
-        let stream = api
-            .stream_tx_by_mid(mid, None)
-            .expect("the client sends audio");
-        let (sequence, timestamp) = (self.sequence.into(), self.timestamp);
-        let packet = RtpWrite::new(OPUS.into(), sequence, timestamp, now, payload.to_vec());
-        stream.write_rtp(packet.marker(marker));
-        self.sequence += 1;
-        self.timestamp = self.timestamp.wrapping_add(PACKET_SAMPLES);
-        self.handle_timeout(now);
-    }
-
-    /// Numbers for packets that are never sent.
-    pub(crate) fn skip_packets(&mut self, count: u32) {
-        self.sequence += u64::from(count);
-        self.timestamp = self.timestamp.wrapping_add(count * PACKET_SAMPLES);
-    }
-
-    /// Silence: time passes without packets.
-    pub(crate) fn stay_silent(&mut self, packets: u32) {
-        self.timestamp = self.timestamp.wrapping_add(packets * PACKET_SAMPLES);
     }
 
     pub(crate) fn say(&mut self, now: Instant, message: &[u8], binary: bool) {

@@ -72,8 +72,8 @@ impl Transport {
         value: &str,
     ) -> Result<(), OfferError> {
         match name {
-            "ice-ufrag" => self.ufrag = Some(ice_token(number, value, UFRAG_CHARS)?),
-            "ice-pwd" => self.password = Some(ice_token(number, value, PASSWORD_CHARS)?),
+            "ice-ufrag" => self.ufrag = Some(ice_ufrag(number, value)?),
+            "ice-pwd" => self.password = Some(ice_password(number, value)?),
             "fingerprint" => self.read_fingerprint(number, value)?,
             "setup" => {
                 self.setup = Some(match value {
@@ -110,6 +110,16 @@ impl Transport {
         self.fingerprint = Some(digest.to_ascii_uppercase());
         Ok(())
     }
+}
+
+/// A client's ufrag.
+pub(in crate::engine) fn ice_ufrag(number: usize, value: &str) -> Result<String, OfferError> {
+    ice_token(number, value, UFRAG_CHARS)
+}
+
+/// A client's ICE password.
+pub(in crate::engine) fn ice_password(number: usize, value: &str) -> Result<String, OfferError> {
+    ice_token(number, value, PASSWORD_CHARS)
 }
 
 /// Some stacks use characters beyond RFC 8839's ice-char; any visible ASCII is taken.

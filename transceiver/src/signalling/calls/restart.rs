@@ -1,0 +1,36 @@
+//! Restarting the ICE of a call: new credentials for the session, which stays where it is.
+
+use syrinx_shared::route::{Now, SessionRef};
+use syrinx_shared::wire::ufrag::{MintError, mint};
+
+use super::{Calls, credentials};
+use crate::engine::{ClientCredentials, Credentials, Fragment};
+use crate::session::IceRestart;
+
+impl Calls {
+    /// Mints new credentials for `session`, whose client goes on with `client`. The ufrag names the
+    /// same place; `random` makes it differ from the former.
+    ///
+    /// # Errors
+    ///
+    /// [`MintError`]; the session has not been told anything.
+    pub fn restart(
+        &self,
+        now: Now,
+        random: u16,
+        session: SessionRef,
+        client: ClientCredentials,
+    ) -> Result<IceRestart, MintError> {
+        let minted = mint(&self.keys, self.cluster, session, now.wall, random)?;
+        Ok(IceRestart {
+            epoch: minted.epoch,
+            ours: credentials(&minted),
+            client,
+        })
+    }
+
+    /// The answer to the fragment that asked for a restart.
+    pub fn answer_fragment(&self, fragment: &Fragment, ours: &Credentials) -> String {
+        self.template.answer_fragment(fragment, ours)
+    }
+}
