@@ -9,6 +9,7 @@
 mod actions;
 pub mod codec;
 pub mod echo;
+pub mod g711;
 pub mod link;
 
 use std::time::Instant;
@@ -16,6 +17,7 @@ use std::time::Instant;
 pub use actions::{Actions, Addressee, EdgeError};
 
 use crate::engine::ChannelId;
+use crate::playout::PlayoutEvent;
 use crate::session::EndReason;
 use crate::session::inbound::{Gap, Heard, KeyPress, Placed};
 use codec::CodecOutput;
@@ -55,6 +57,8 @@ pub enum Input<'a> {
     Link(LinkEvent),
     /// The codec has done some of its work.
     Codec(CodecOutput),
+    /// Something of what was to be played has become audible.
+    Playout(PlayoutEvent),
     /// The moment of [`Backend::poll_timeout`] has come.
     Timeout,
     /// The session ends; the last input. A backend says good-bye on its link here.

@@ -9,6 +9,7 @@
 
 pub mod backend;
 pub mod engine;
+pub mod playout;
 pub mod session;
 pub mod shard;
 pub mod signalling;

@@ -153,12 +153,15 @@ impl Session {
             backend,
             ..
         } = opening;
+        let format = engine.audio_format();
+        let mut actions = Actions::new(opening.profile, opening.event_seed);
+        actions.set_client_codec(format.map(|format| format.codec));
         Self {
             session,
             ice: Ice::new(epoch, password),
             engine,
             backend,
-            actions: Actions::new(opening.profile, opening.event_seed),
+            actions,
             paths: Paths::default(),
             channels: Vec::new(),
             has_link: false,
@@ -257,7 +260,12 @@ impl Session {
     /// When the session next wants [`Session::handle_timeout`].
     pub(crate) fn next_deadline(&self, lifetimes: Lifetimes) -> Instant {
         let own = self.engine_timeout.min(self.life_deadline(lifetimes));
-        let others = [self.backend.poll_timeout(), self.inbound.poll_timeout()];
+        // What need not wait has been polled, so any moment will do.
+        let others = [
+            self.backend.poll_timeout(),
+            self.inbound.poll_timeout(),
+            self.actions.waiting_playout().poll_timeout(self.offered),
+        ];
         others.into_iter().flatten().fold(own, Instant::min)
     }
 
@@ -434,6 +442,7 @@ impl Session {
             Event::Connected => {
                 self.phases.connected.get_or_insert(since_offer);
                 self.heard = now;
+                self.actions.playout().release();
                 self.tell(now, Input::MediaReady);
             }
             Event::Audio(audio) => {

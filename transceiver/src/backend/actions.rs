@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 use super::codec::CodecCommand;
 use super::link::{LinkClass, LinkCommand};
-use crate::engine::{AudioOut, ChannelId};
+use crate::engine::{AudioCodec, AudioOut, ChannelId};
+use crate::playout::{Frame, MarkId, Playout, SegmentId};
 use crate::session::EndReason;
 use crate::session::events::{EventFault, EventIds, Profile};
 
@@ -53,7 +54,9 @@ pub struct EdgeError<'a> {
 pub struct Actions {
     profile: Profile,
     event_ids: EventIds,
+    client_codec: Option<AudioCodec>,
     audio: VecDeque<AudioOut>,
+    playout: Playout,
     events: VecDeque<(Addressee, String)>,
     event_bytes: usize,
     is_tapped: bool,
@@ -71,7 +74,9 @@ impl Actions {
         Self {
             profile,
             event_ids: EventIds::new(event_seed),
+            client_codec: None,
             audio: VecDeque::new(),
+            playout: Playout::default(),
             events: VecDeque::new(),
             event_bytes: 0,
             is_tapped: false,
@@ -89,19 +94,54 @@ impl Actions {
         &self.profile
     }
 
+    /// What the client is sent; `None` when it takes no audio.
+    pub fn client_codec(&self) -> Option<AudioCodec> {
+        self.client_codec
+    }
+
+    /// Says what the client is sent.
+    pub fn set_client_codec(&mut self, codec: Option<AudioCodec>) {
+        self.client_codec = codec;
+    }
+
     /// An id for an event that the edge makes.
     pub fn event_id(&mut self) -> String {
         self.event_ids.next()
     }
 
     /// Sends an audio packet in this step, in the backend's own numbers; dropped and counted when
-    /// too many wait.
+    /// too many wait. A backend either does this or uses the playout, which numbers for itself.
     pub fn pass_audio(&mut self, audio: AudioOut) {
         if self.audio.len() < AUDIO_MAX {
             self.audio.push_back(audio);
         } else {
             self.dropped += 1;
         }
+    }
+
+    /// What waits to be said to the caller, at his pace.
+    pub fn playout(&mut self) -> &mut Playout {
+        &mut self.playout
+    }
+
+    /// The same, to look at.
+    pub fn waiting_playout(&self) -> &Playout {
+        &self.playout
+    }
+
+    /// Plays a frame behind what waits; dropped and counted when too much does.
+    pub fn play(&mut self, frame: Frame) {
+        self.dropped += u64::from(self.playout.push(frame).is_err());
+    }
+
+    /// Reports when what waits has been played; dropped and counted when too many marks wait.
+    pub fn mark(&mut self, mark: MarkId) {
+        self.dropped += u64::from(self.playout.mark(mark).is_err());
+    }
+
+    /// Ends a segment behind what waits; dropped and counted when too many marks wait.
+    pub fn end_segment(&mut self, segment: SegmentId) {
+        self.dropped += u64::from(self.playout.end(segment).is_err());
     }
 
     /// Sends an event as soon as the client takes it; dropped and counted when too many wait. The

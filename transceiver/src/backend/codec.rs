@@ -4,10 +4,17 @@
 //! bit, at the rate that [`CodecCommand::Open`] names. Commands of a session are carried out in
 //! order. What was said before a flush still comes out, marked with its epoch, and is left aside by
 //! who asked for it.
+//!
+//! Commands to encode are never refused: a session has at most [`ENCODE_SAMPLES_MAX`] of PCM with
+//! the codec, so the room for it is a sum.
 
 use std::sync::Arc;
 
 use crate::engine::AudioCodec;
+
+/// How much PCM a session has with the codec at once, in samples at 48 kHz: 600 ms. It is what a
+/// flush throws away in vain, and what bridges a wait for the codec's turn.
+pub const ENCODE_SAMPLES_MAX: u64 = 600 * 48;
 
 /// A mark that a dialect changes at each flush, so that it knows late results for what they are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,7 +23,8 @@ pub struct CodecEpoch(pub u32);
 /// What a dialect wants of the codec.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CodecCommand {
-    /// Make a decoder and an encoder. Said once a session, before anything else.
+    /// Make a decoder and an encoder: the first command, and again when a rate changes. What was
+    /// said before it is still carried out.
     Open(CodecSetup),
     /// Decode a packet of the caller. Gives one [`CodecOutput::Pcm`].
     Decode {
@@ -100,7 +108,6 @@ pub enum CodecOutput {
         /// The epoch.
         epoch: CodecEpoch,
     },
-    /// The codec did not take a command because too much waited: the caller's speech has a hole, or
-    /// the answer does.
+    /// Too much waited, and commands to decode were not taken: the caller's speech has a hole.
     Overloaded,
 }

@@ -50,6 +50,7 @@ impl Backend for Echo {
             | Input::MediaReady
             | Input::Link(_)
             | Input::Codec(_)
+            | Input::Playout(_)
             | Input::Timeout
             | Input::Closing(_) => {}
         }

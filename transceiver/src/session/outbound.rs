@@ -8,7 +8,8 @@ use super::events::{self, EventFault};
 use super::paths::PathIndex;
 use super::{Session, Step, TransmitSink};
 use crate::backend::{Addressee, ClientEvent, Input};
-use crate::engine::{ChannelId, ChannelWrite, Transmit};
+use crate::engine::{AudioOut, ChannelId, ChannelWrite, Transmit};
+use crate::playout::{self, Packet};
 
 impl Session {
     /// STUN answers go back by the path of the request; all else goes by the current one, whatever
@@ -46,12 +47,19 @@ impl Session {
     /// Sends one thing, if one can be sent, and says whether the engine has something to drain.
     pub(super) fn write_reply(&mut self, now: Instant) -> Result<bool, String> {
         if let Some(audio) = self.actions.pop_audio() {
-            let bytes = audio.payload.len() as u64;
-            if self.engine.write_audio(now, audio) {
-                self.counts.audio_out_packets += 1;
-                self.counts.audio_out_bytes += bytes;
-            }
+            self.write_audio(now, audio);
             return self.wake_engine(now);
+        }
+        match self.actions.playout().poll(now) {
+            Some(playout::Output::Packet(packet)) => {
+                self.write_packet(now, packet);
+                return self.wake_engine(now);
+            }
+            Some(playout::Output::Event(event)) => {
+                self.tell(now, Input::Playout(event));
+                return Ok(true);
+            }
+            None => {}
         }
         let Some((to, event)) = self.actions.first_event() else {
             return Ok(false);
@@ -84,6 +92,36 @@ impl Session {
         }
         self.actions.pop_event();
         self.wake_engine(now)
+    }
+
+    /// Sends what is due. A packet that the client takes none of does not count as played.
+    fn write_packet(&mut self, now: Instant, packet: Packet) {
+        let content = packet.content;
+        let is_sent = self.engine.audio_format().is_some_and(|format| {
+            let ticks = packet.timestamp * u64::from(format.clock_rate_hz) / 48_000;
+            let audio = AudioOut {
+                sequence: packet.sequence,
+                // RTP carries the low 32 bits (RFC 3550, 5.1).
+                timestamp: (ticks & u64::from(u32::MAX)) as u32,
+                marker: packet.marker,
+                payload_type: format.payload_type,
+                payload: packet.payload,
+            };
+            self.write_audio(now, audio)
+        });
+        if !is_sent {
+            self.actions.playout().note_unsent(content);
+        }
+    }
+
+    fn write_audio(&mut self, now: Instant, audio: AudioOut) -> bool {
+        let bytes = audio.payload.len() as u64;
+        let is_sent = self.engine.write_audio(now, audio);
+        if is_sent {
+            self.counts.audio_out_packets += 1;
+            self.counts.audio_out_bytes += bytes;
+        }
+        is_sent
     }
 
     /// What was written is sent by the time-out that follows.

@@ -9,6 +9,7 @@ mod hearing;
 mod malformed;
 mod moving;
 mod offers;
+mod playout;
 mod restarts;
 mod seam;
 mod setup;
