@@ -29,8 +29,9 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 /// would take the core from what could free one.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Largest request head, in bytes; every header our clients send fits many times.
-const HEAD_BYTES_MAX: usize = 16 * 1024;
+/// Largest request head, in bytes. The largest header a client of ours sends is an ephemeral key
+/// that carries a whole session: 22 KiB.
+const HEAD_BYTES_MAX: usize = 32 * 1024;
 
 /// What a server holds for strangers, at most.
 #[derive(Debug, Clone, Copy)]
@@ -124,7 +125,7 @@ pub struct ApiError {
     pub code: &'static str,
     /// The part of the request that is wrong, if one is.
     pub param: Option<&'static str>,
-    /// Seconds after which another try may succeed; given with 503.
+    /// Seconds after which another try may succeed; given with 429 and 503.
     pub retry_after_s: Option<u32>,
     /// The methods the path has; given with 405 (RFC 9110 15.5.6).
     pub allow: Option<&'static str>,
@@ -196,6 +197,13 @@ impl IntoResponse for ApiError {
             param: self.param,
         };
         let mut response = (self.status, axum::Json(ErrorBody { error: detail })).into_response();
+        if self.status == StatusCode::UNAUTHORIZED {
+            // RFC 9110, 11.6.1: the answer says which credentials would do.
+            let challenge = HeaderValue::from_static("Bearer");
+            response
+                .headers_mut()
+                .insert(header::WWW_AUTHENTICATE, challenge);
+        }
         if let Some(seconds) = self.retry_after_s {
             response
                 .headers_mut()
@@ -328,6 +336,8 @@ mod tests {
             body,
             r#"{"error":{"message":"No room.","type":"server_error","code":"full","param":null}}"#
         );
+        let response = ApiError::new(StatusCode::UNAUTHORIZED, "key", "No.").into_response();
+        assert_eq!(response.headers()[header::WWW_AUTHENTICATE], "Bearer");
         let response = ApiError::wrong_method("GET").into_response();
         assert_eq!(response.headers()[header::ALLOW], "GET");
     }

@@ -1,6 +1,6 @@
 //! The key schedule of a cluster: what may mint, read, and merely route a ufrag.
 //!
-//! One 32-byte master secret an [`Epoch`] yields four keys, by HKDF-SHA256 (RFC 5869) with a label
+//! One 32-byte master secret an [`Epoch`] yields five keys, by HKDF-SHA256 (RFC 5869) with a label
 //! each, so that holding one tells nothing of the others:
 //!
 //! | key | label | who needs it | for |
@@ -9,6 +9,7 @@
 //! | block | `syrinx v1 block` | cluster | the AES-128 block that hides session and slot |
 //! | password | `syrinx v1 password` | cluster | deriving the ICE password from the ufrag |
 //! | cookie | `syrinx v1 cookie` | cluster | authenticating the inner leg's records |
+//! | access | `syrinx v1 access` | cluster | signing the ephemeral keys of the client-facing API |
 //!
 //! A key file is TOML, in one of two forms. The *cluster* form holds master secrets; the *edge*
 //! form holds only edge keys, for a point of presence that forwards to clusters it must not be
@@ -40,6 +41,9 @@ const EDGE_KEY_BYTES: usize = 32;
 const PASSWORD_KEY_BYTES: usize = 32;
 const BLOCK_KEY_BYTES: usize = 16;
 const COOKIE_KEY_BYTES: usize = 16;
+const ACCESS_KEY_BYTES: usize = 32;
+/// Length of a signature of the access key, in bytes: HMAC-SHA256, whole.
+pub const ACCESS_TAG_BYTES: usize = 32;
 /// Length of the block that the ufrag carries, one AES-128 block (FIPS 197).
 pub const BLOCK_BYTES: usize = 16;
 /// Length of a ufrag's tag: 40 bits of HMAC-SHA256.
@@ -83,6 +87,7 @@ pub struct ClusterKeys {
     block: Aes128,
     password: [u8; PASSWORD_KEY_BYTES],
     cookie: [u8; COOKIE_KEY_BYTES],
+    access: [u8; ACCESS_KEY_BYTES],
 }
 
 impl ClusterKeys {
@@ -126,12 +131,19 @@ impl ClusterKeys {
         hasher.write(&input);
         Cookie(hasher.finish().to_be_bytes())
     }
+
+    /// Signs what a transceiver of this cluster hands out, so that each of them knows it again.
+    /// Compare in constant time.
+    pub fn access_tag(&self, signed: &[u8]) -> [u8; ACCESS_TAG_BYTES] {
+        hmac_sha256(&self.access, &[signed])
+    }
 }
 
 impl Drop for ClusterKeys {
     fn drop(&mut self) {
         self.password.zeroize();
         self.cookie.zeroize();
+        self.access.zeroize();
     }
 }
 
@@ -151,6 +163,7 @@ impl EpochKeys {
                 block: Aes128::new(&master.derive::<BLOCK_KEY_BYTES>("syrinx v1 block").into()),
                 password: master.derive("syrinx v1 password"),
                 cookie: master.derive("syrinx v1 cookie"),
+                access: master.derive("syrinx v1 access"),
             }),
         }
     }
@@ -261,12 +274,14 @@ mod tests {
         assert_eq!(hex(&keys.edge), GOLDEN_EDGE);
         assert_eq!(hex(&keys.cluster().unwrap().password), GOLDEN_PASSWORD);
         assert_eq!(hex(&keys.cluster().unwrap().cookie), GOLDEN_COOKIE);
+        assert_eq!(hex(&keys.cluster().unwrap().access), GOLDEN_ACCESS);
     }
 
     const GOLDEN_EDGE: &str = "da9798419c30568abdcacdb917fcb358d57a57e3d889970b69d9c5d4fb64a3e8";
     const GOLDEN_PASSWORD: &str =
         "a2d20d7ff66869e7692000dfc13582f439081d615ed21a346a42ca289b2740df";
     const GOLDEN_COOKIE: &str = "d91d6624142b6d45b307c98a7a4bee06";
+    const GOLDEN_ACCESS: &str = "4f5e0f2a43c5089242bf7d41777c808a8aba82759a333b310ea86ad91b17bd25";
 
     fn hex(bytes: &[u8]) -> String {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()

@@ -3,6 +3,8 @@
 //! `systemd/transceiver.toml` shows every key. Loaded and validated by
 //! [`syrinx_shared::config::load`]; nothing here changes while the process runs.
 
+pub mod signalling;
+
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -15,6 +17,7 @@ use syrinx_shared::logging::LogConfig;
 use syrinx_shared::route::{ClusterId, Slot, TransceiverId};
 
 use crate::session::Lifetimes;
+use signalling::SignallingConfig;
 
 /// Prefix of the environment twins: `SYRINX_TRANSCEIVER__MEDIA__CLUSTER` is `[media] cluster`.
 pub const ENVIRONMENT_PREFIX: &str = "SYRINX_TRANSCEIVER";
@@ -30,9 +33,6 @@ const MTU_BYTES: std::ops::RangeInclusive<usize> = 1_280..=65_535;
 
 /// What time-outs of a session can be, in ms.
 const SESSION_TIMEOUT_MS: std::ops::RangeInclusive<u64> = 1_000..=3_600_000;
-
-/// What time-outs of an HTTP request can be, in ms.
-const REQUEST_TIMEOUT_MS: std::ops::RangeInclusive<u64> = 100..=60_000;
 
 /// The whole file.
 #[derive(Debug, Clone, Deserialize)]
@@ -52,29 +52,6 @@ pub struct Config {
     pub admin: AdminConfig,
     /// What is logged.
     pub log: LogConfig,
-}
-
-/// The `[signalling]` section.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(default)]
-pub struct SignallingConfig {
-    /// Address of the HTTP API and the page. Default 127.0.0.1:8080: without TLS a browser grants
-    /// the microphone to pages of this machine only, and calls need no key there.
-    pub listen: SocketAddr,
-    /// Lets anyone who reaches `listen` open calls when it is not a loopback address. Default
-    /// false: the API has no keys, so this must be a decision.
-    pub allow_anonymous: bool,
-    /// Origins (`https://app.example`) whose pages may use the API, or `*` for all. Default none:
-    /// only the page served here can, being of the same origin.
-    pub allowed_origins: Vec<String>,
-    /// Open HTTP connections; more wait in the kernel's backlog. Default 1,024.
-    pub connections_count_max: usize,
-    /// Time for a request's head to arrive, in ms; an idle connection is closed by the same clock.
-    /// Default 5,000.
-    pub header_timeout_ms: u64,
-    /// Time for a request's body to arrive, in ms. Default 10,000: 100 KB of SDP over a bad mobile
-    /// network, and not much more.
-    pub body_timeout_ms: u64,
 }
 
 /// The `[media]` section.
@@ -135,19 +112,6 @@ impl Default for Config {
     }
 }
 
-impl Default for SignallingConfig {
-    fn default() -> Self {
-        Self {
-            listen: ([127, 0, 0, 1], 8080).into(),
-            allow_anonymous: false,
-            allowed_origins: Vec::new(),
-            connections_count_max: 1_024,
-            header_timeout_ms: 5_000,
-            body_timeout_ms: 10_000,
-        }
-    }
-}
-
 impl Default for MediaConfig {
     fn default() -> Self {
         let localhost = IpAddr::from([127, 0, 0, 1]);
@@ -165,64 +129,6 @@ impl Default for MediaConfig {
             liveness_timeout_ms: 30_000,
         }
     }
-}
-
-impl SignallingConfig {
-    /// [`SignallingConfig::header_timeout_ms`].
-    pub fn header_timeout(&self) -> Duration {
-        Duration::from_millis(self.header_timeout_ms)
-    }
-
-    /// [`SignallingConfig::body_timeout_ms`].
-    pub fn body_timeout(&self) -> Duration {
-        Duration::from_millis(self.body_timeout_ms)
-    }
-
-    fn validate(&self) -> Result<(), Invalid> {
-        if !self.listen.ip().is_loopback() && !self.allow_anonymous {
-            return Err(Invalid::new(
-                "signalling.listen",
-                self.listen,
-                "anyone who reaches this address could open calls, as the API has no keys",
-                "listen on a loopback address behind a proxy that authenticates, or set \
-                 signalling.allow_anonymous = true",
-            ));
-        }
-        for (index, origin) in self.allowed_origins.iter().enumerate() {
-            if origin != "*" && !is_origin(origin) {
-                return Err(Invalid::new(
-                    &format!("signalling.allowed_origins[{index}]"),
-                    format!("{origin:?}"),
-                    "not an origin as browsers send it",
-                    "write scheme://host or scheme://host:port in lower case, or *",
-                ));
-            }
-        }
-        within(
-            "signalling.connections_count_max",
-            self.connections_count_max,
-            1..=65_536,
-        )?;
-        within(
-            "signalling.header_timeout_ms",
-            self.header_timeout_ms,
-            REQUEST_TIMEOUT_MS,
-        )?;
-        within(
-            "signalling.body_timeout_ms",
-            self.body_timeout_ms,
-            REQUEST_TIMEOUT_MS,
-        )
-    }
-}
-
-/// Whether `text` is a serialised origin (RFC 6454, 6.2): scheme, host, optional port, and no more.
-fn is_origin(text: &str) -> bool {
-    let Some((scheme, authority)) = text.split_once("://") else {
-        return false;
-    };
-    let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-._:[]".contains(c);
-    matches!(scheme, "http" | "https") && !authority.is_empty() && authority.chars().all(is_plain)
 }
 
 impl MediaConfig {
@@ -356,59 +262,6 @@ mod tests {
     }
 
     #[test]
-    fn anonymous_calls_from_afar_must_be_allowed_in_so_many_words() {
-        let afar: SocketAddr = "0.0.0.0:8080".parse().unwrap();
-        let invalid = problem_of(|config| config.signalling.listen = afar);
-        assert_eq!(
-            invalid,
-            Invalid::new(
-                "signalling.listen",
-                "0.0.0.0:8080",
-                "anyone who reaches this address could open calls, as the API has no keys",
-                "listen on a loopback address behind a proxy that authenticates, or set \
-                 signalling.allow_anonymous = true",
-            )
-        );
-        let mut config = Config::default();
-        config.signalling.listen = afar;
-        config.signalling.allow_anonymous = true;
-        config.validate().unwrap();
-    }
-
-    #[test]
-    fn origins_are_written_as_browsers_send_them() {
-        for good in [
-            "*",
-            "https://app.example",
-            "http://localhost:3000",
-            "http://[::1]:8080",
-        ] {
-            let mut config = Config::default();
-            config.signalling.allowed_origins = vec![good.to_owned()];
-            config.validate().unwrap();
-        }
-        for bad in [
-            "app.example",
-            "https://app.example/",
-            "https://App.example",
-            "null",
-            "",
-        ] {
-            let invalid =
-                problem_of(|config| config.signalling.allowed_origins = vec![bad.to_owned()]);
-            assert_eq!(
-                invalid,
-                Invalid::new(
-                    "signalling.allowed_origins[0]",
-                    format!("{bad:?}"),
-                    "not an origin as browsers send it",
-                    "write scheme://host or scheme://host:port in lower case, or *",
-                )
-            );
-        }
-    }
-
-    #[test]
     fn what_no_client_could_reach_is_not_advertised() {
         for address in ["0.0.0.0:3478", "127.0.0.1:0", "[::]:3478", "224.0.0.1:3478"] {
             problem_of(|config| config.media.advertise = vec![address.parse().unwrap()]);
@@ -436,9 +289,6 @@ mod tests {
         problem_of(|config| config.media.sessions_per_worker_count_max = 1 << 24);
         problem_of(|config| config.media.setup_timeout_ms = 10);
         problem_of(|config| config.media.liveness_timeout_ms = u64::MAX);
-        problem_of(|config| config.signalling.connections_count_max = 0);
-        problem_of(|config| config.signalling.header_timeout_ms = 0);
-        problem_of(|config| config.signalling.body_timeout_ms = 100_000);
         problem_of(|config| config.shutdown.drain_ms = u64::MAX);
         problem_of(|config| config.log.level = "loud".to_owned());
     }

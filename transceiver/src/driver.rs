@@ -6,7 +6,9 @@
 //! through their mailboxes, and hears of their ends.
 
 pub mod desk;
+pub mod gate;
 pub mod metrics;
 pub mod run;
+pub mod secrets;
 pub mod service;
 pub mod workers;

@@ -176,6 +176,11 @@ impl Session {
         }
     }
 
+    /// Whether its client has come through: media can flow.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.phases.connected.is_some()
+    }
+
     pub(crate) fn reference(&self) -> SessionRef {
         self.session
     }

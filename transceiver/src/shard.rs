@@ -52,6 +52,8 @@ pub struct ShardConfig {
 /// What a shard tells its owner.
 #[derive(Debug)]
 pub enum ShardEvent {
+    /// The client of a session has come through: media can flow.
+    Connected(SessionRef),
     /// A session has ended and its slot is free.
     Ended {
         /// Why.
@@ -108,6 +110,11 @@ impl Shard {
             outlets: Outlets::default(),
             counters: Counters::default(),
         }
+    }
+
+    /// Goes on with these keys. Sessions whose epoch they lack admit no further path.
+    pub fn set_keys(&mut self, keys: Arc<KeyRing>) {
+        self.keys = keys;
     }
 
     /// Takes up a session.
@@ -270,8 +277,8 @@ impl Shard {
         true
     }
 
-    /// What there is to tell, oldest first. Waiting events are bounded by the sessions there were
-    /// and by what may wait for sidebands.
+    /// What there is to tell, oldest first. Waiting events are bounded by the sessions there were,
+    /// each of which is told of twice at most, and by what may wait for sidebands.
     pub fn poll_event(&mut self) -> Option<ShardEvent> {
         self.outlets.pop_event()
     }
@@ -379,6 +386,7 @@ impl Shard {
         let session = self.slots[slot]
             .as_mut()
             .expect("invariant: the caller found a tenant");
+        let was_connected = session.is_connected();
         let lifetimes = self.config.lifetimes;
         let mut counting = Counting {
             sink,
@@ -394,6 +402,10 @@ impl Shard {
             Ok((value, progress)) => (Some(value), progress),
             Err(_) => (None, Progress::Ended(EndReason::Panicked)),
         };
+        if session.is_connected() && !was_connected {
+            let connected = ShardEvent::Connected(session.reference());
+            self.outlets.push_event(connected);
+        }
         match progress {
             Progress::Alive => {
                 self.deadlines.set(slot, session.next_deadline(lifetimes));

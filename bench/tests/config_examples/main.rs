@@ -18,11 +18,12 @@ use syrinx_shared::config::{Validate, load};
 use syrinx_transceiver::config as transceiver;
 
 /// Sections of the daemons' own files may be structs of these.
-const SHARED_SECTIONS: [&str; 4] = [
+const SHARED_SECTIONS: [&str; 5] = [
     "shared/src/admin.rs",
     "shared/src/config/keys.rs",
     "shared/src/config/workers.rs",
     "shared/src/logging.rs",
+    "transceiver/src/config/signalling.rs",
 ];
 
 /// A prefix no environment has, so that the test reads the file alone.

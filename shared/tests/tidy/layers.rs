@@ -41,7 +41,7 @@ const OWNERS: [(&str, &[&str], &[&str]); 6] = [
 ];
 
 /// What a process needs beside its packets.
-const CONTROL_CRATES: [&str; 13] = [
+const CONTROL_CRATES: [&str; 14] = [
     "anyhow",
     "axum",
     "clap",
@@ -50,6 +50,7 @@ const CONTROL_CRATES: [&str; 13] = [
     "hyper_util",
     "metrics",
     "metrics_exporter_prometheus",
+    "multer",
     "redis",
     "sd_notify",
     "tokio",
@@ -58,7 +59,7 @@ const CONTROL_CRATES: [&str; 13] = [
 ];
 
 /// Where it may be needed: the command line and the control thread, never beside a packet.
-const CONTROL_SOURCES: [&str; 13] = [
+const CONTROL_SOURCES: [&str; 14] = [
     "shared/src/admin",
     "shared/src/bind",
     "shared/src/config",
@@ -69,13 +70,14 @@ const CONTROL_SOURCES: [&str; 13] = [
     "relay/src/commands",
     "relay/src/driver",
     "relay/src/main.rs",
+    "transceiver/src/commands",
     "transceiver/src/driver",
     "transceiver/src/main.rs",
     "transceiver/src/signalling/http",
 ];
 
 /// Sources that are pure: they run in the daemons, the simulator and the fuzzers alike.
-const CORES: [&str; 13] = [
+const CORES: [&str; 18] = [
     "shared/src/wire",
     "shared/src/route",
     "shared/src/keys",
@@ -86,9 +88,14 @@ const CORES: [&str; 13] = [
     "transceiver/src/shard",
     "transceiver/src/playout",
     "transceiver/src/backend",
+    "transceiver/src/signalling/access",
+    "transceiver/src/signalling/api_keys",
     "transceiver/src/signalling/call_id",
     "transceiver/src/signalling/calls",
+    "transceiver/src/signalling/ephemeral",
+    "transceiver/src/signalling/owners",
     "transceiver/src/signalling/registrar",
+    "transceiver/src/signalling/session_config",
 ];
 
 /// Modules of the workspace that a core must not name.

@@ -4,20 +4,27 @@
 //! them; and takes note of every end. The lock is the control thread's own and never held across a
 //! wait; no worker takes it.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+mod view;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use serde::Serialize;
 use syrinx_shared::clock::Clock;
+use syrinx_shared::keys::KeyRing;
 use syrinx_shared::worker::{Mailbox, Undelivered};
 use tokio::sync::oneshot;
 
+use super::gate::Gate;
 use super::metrics::CallMetrics;
 use super::service::ShardMessage;
 use crate::session::{EndReason, Phases, Summary};
 use crate::shard::ShardEvent;
+use crate::signalling::api_keys::KeyId;
 use crate::signalling::call_id::CallId;
 use crate::signalling::calls::{Calls, OpenError, Randomness, Request};
+
+pub use view::CallView;
+use view::rounded_ms;
 
 /// How long a worker may take to say how a session is doing: a pass takes far below a millisecond.
 const INSPECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -27,6 +34,7 @@ pub struct Desk {
     book: Mutex<Book>,
     mailboxes: Vec<Mailbox<ShardMessage>>,
     metrics: CallMetrics,
+    gate: Arc<Gate>,
 }
 
 struct Book {
@@ -66,8 +74,13 @@ pub struct Occupancy {
 }
 
 impl Desk {
-    /// A desk before these workers, in the order of their shards.
-    pub fn new(calls: Calls, mailboxes: Vec<Mailbox<ShardMessage>>, metrics: CallMetrics) -> Self {
+    /// A desk before these workers, in the order of their shards. The gate knows the keys' names.
+    pub fn new(
+        calls: Calls,
+        mailboxes: Vec<Mailbox<ShardMessage>>,
+        metrics: CallMetrics,
+        gate: Arc<Gate>,
+    ) -> Self {
         let book = Mutex::new(Book {
             calls,
             clock: Clock::new(),
@@ -76,6 +89,7 @@ impl Desk {
             book,
             mailboxes,
             metrics,
+            gate,
         }
     }
 
@@ -115,15 +129,16 @@ impl Desk {
         })
     }
 
-    /// Ends a call. It can be found no more from then on; its place is free when the worker says
+    /// Ends a call that `key` opened. It can be found no more from then on; its place is free when the worker says
     /// so.
     ///
     /// # Errors
     ///
     /// [`DeskError`].
-    pub fn end(&self, call: CallId) -> Result<(), DeskError> {
+    pub fn end(&self, call: CallId, key: KeyId) -> Result<(), DeskError> {
         let mut book = self.book();
-        let session = book.calls.session_of(call).ok_or(DeskError::UnknownCall)?;
+        let session = book.calls.session_of(call, key);
+        let session = session.ok_or(DeskError::UnknownCall)?;
         let mailbox = &self.mailboxes[usize::from(session.shard.0)];
         match mailbox.send(ShardMessage::Close(session, EndReason::HungUp)) {
             Ok(()) => {
@@ -134,16 +149,17 @@ impl Desk {
         }
     }
 
-    /// How a call is doing.
+    /// How a call that `key` opened is doing.
     ///
     /// # Errors
     ///
     /// [`DeskError`].
-    pub async fn view(&self, call: CallId) -> Result<CallView, DeskError> {
+    pub async fn view(&self, call: CallId, key: KeyId) -> Result<CallView, DeskError> {
         let (reply, answer) = oneshot::channel();
         {
             let book = self.book();
-            let session = book.calls.session_of(call).ok_or(DeskError::UnknownCall)?;
+            let session = book.calls.session_of(call, key);
+            let session = session.ok_or(DeskError::UnknownCall)?;
             let mailbox = &self.mailboxes[usize::from(session.shard.0)];
             let asked = mailbox.send(ShardMessage::Inspect(session, reply));
             asked.map_err(|_| DeskError::Busy)?;
@@ -160,14 +176,35 @@ impl Desk {
 
     /// Takes note of what a worker told.
     pub fn handle_event(&self, event: ShardEvent) {
-        let ShardEvent::Ended { reason, summary } = event else {
+        match event {
+            ShardEvent::Connected(session) => self.book().calls.connected(session),
+            ShardEvent::Ended { reason, summary } => self.note_end(reason, &summary),
+            ShardEvent::Said { .. } => {}
+        }
+    }
+
+    fn note_end(&self, reason: EndReason, summary: &Summary) {
+        self.metrics.record_setup(&summary.phases);
+        let Some(key) = self.book().calls.end(summary.session) else {
+            tracing::error!(session = %summary.session, "an end of a session nobody had");
             return;
         };
-        self.metrics.record_setup(&summary.phases);
-        log_end(reason, &summary);
-        if self.book().calls.end(summary.session).is_none() {
-            tracing::error!(session = %summary.session, "an end of a session nobody had");
+        let access = self.gate.access();
+        log_end(reason, summary, access.name_of(key));
+    }
+
+    /// Goes on with these keys. Every worker has them before a ufrag is minted with them.
+    ///
+    /// # Errors
+    ///
+    /// [`DeskError::Busy`] when a worker takes no message; nothing is minted with them then.
+    pub fn set_keys(&self, keys: &Arc<KeyRing>) -> Result<(), DeskError> {
+        for mailbox in &self.mailboxes {
+            let told = mailbox.send(ShardMessage::Keys(Arc::clone(keys)));
+            told.map_err(|_| DeskError::Busy)?;
         }
+        self.book().calls.set_keys(Arc::clone(keys));
+        Ok(())
     }
 
     /// Opens no further call.
@@ -216,7 +253,7 @@ fn draw() -> Randomness {
 }
 
 /// One line that says everything about a call that has ended.
-fn log_end(reason: EndReason, summary: &Summary) {
+fn log_end(reason: EndReason, summary: &Summary, key: Option<&str>) {
     let ms = |took: Option<Duration>| took.map(rounded_ms);
     let Phases {
         first_check,
@@ -227,6 +264,7 @@ fn log_end(reason: EndReason, summary: &Summary) {
     tracing::info!(
         call = summary.id,
         reason = reason.label(),
+        key,
         session = %summary.session,
         client = summary.client.map(tracing::field::display),
         age_s = summary.age.as_secs_f64(),
@@ -247,118 +285,21 @@ fn log_end(reason: EndReason, summary: &Summary) {
     );
 }
 
-/// A duration in ms, to the microsecond.
-fn rounded_ms(took: Duration) -> f64 {
-    took.as_micros() as f64 / 1e3
-}
-
-/// `GET /v1/realtime/calls/{id}`.
-#[derive(Debug, Serialize)]
-pub struct CallView {
-    id: String,
-    object: &'static str,
-    shard: u8,
-    /// Null until the client's first check.
-    client: Option<String>,
-    age_ms: f64,
-    setup_ms: SetupView,
-    moves: u32,
-    audio_in: AudioInView,
-    audio_out: AudioOutView,
-    datagrams: TrafficView,
-    messages: TrafficView,
-    replies_dropped: u64,
-}
-
-/// Time from the offer to each phase; null until then.
-#[derive(Debug, Serialize)]
-struct SetupView {
-    first_check: Option<f64>,
-    connected: Option<f64>,
-    channel: Option<f64>,
-    first_audio: Option<f64>,
-}
-
-#[derive(Debug, Serialize)]
-struct AudioInView {
-    packets: u64,
-    bytes: u64,
-    lost: u64,
-    reordered: u64,
-    jitter_ms: f64,
-}
-
-#[derive(Debug, Serialize)]
-struct AudioOutView {
-    packets: u64,
-    bytes: u64,
-}
-
-#[derive(Debug, Serialize)]
-struct TrafficView {
-    r#in: u64,
-    out: u64,
-}
-
-impl CallView {
-    fn new(summary: &Summary) -> Self {
-        let Summary {
-            reception,
-            counts,
-            phases,
-            ..
-        } = summary;
-        Self {
-            id: summary.id.clone(),
-            object: "realtime.call",
-            shard: summary.session.shard.0,
-            client: summary.client.map(|client| client.to_string()),
-            age_ms: rounded_ms(summary.age),
-            setup_ms: SetupView {
-                first_check: phases.first_check.map(rounded_ms),
-                connected: phases.connected.map(rounded_ms),
-                channel: phases.channel.map(rounded_ms),
-                first_audio: phases.first_audio.map(rounded_ms),
-            },
-            moves: summary.moves,
-            audio_in: AudioInView {
-                packets: reception.packets,
-                bytes: reception.bytes,
-                lost: reception.lost(),
-                reordered: reception.reordered,
-                jitter_ms: reception.jitter_ms,
-            },
-            audio_out: AudioOutView {
-                packets: counts.audio_out_packets,
-                bytes: counts.audio_out_bytes,
-            },
-            datagrams: TrafficView {
-                r#in: counts.datagrams_in,
-                out: counts.datagrams_out,
-            },
-            messages: TrafficView {
-                r#in: counts.messages_in,
-                out: counts.messages_out,
-            },
-            replies_dropped: summary.replies_dropped,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::time::Instant;
 
-    use syrinx_shared::keys::{KeyRing, MasterSecret};
+    use syrinx_shared::keys::MasterSecret;
     use syrinx_shared::route::{ClusterId, Epoch, Generation, Now, TransceiverId};
     use syrinx_shared::uring::{Batch, IoStats, SendQueue};
     use syrinx_shared::worker::{Service, WorkerHandle, WorkerOptions, spawn};
 
+    use crate::driver::metrics::AccessMetrics;
     use crate::engine::Template;
-    use crate::signalling::calls::tests::OFFER;
+    use crate::signalling::access::Access;
+    use crate::signalling::calls::tests::{LIMITS, OFFER};
     use crate::signalling::registrar::Registrar;
 
     /// A worker that takes its first message and then hangs until it is let go.
@@ -395,8 +336,12 @@ mod tests {
         let keys = KeyRing::single(Epoch::new(0).unwrap(), &MasterSecret::new([7; 32]));
         let registrar = Registrar::new(TransceiverId(1), 1, 8, Generation(0));
         let template = Template::new(&["192.0.2.1:3478".parse().unwrap()]).unwrap();
-        let calls = Calls::new(registrar, template, Arc::new(keys), ClusterId(1));
-        let desk = Desk::new(calls, vec![worker.mailbox()], CallMetrics::register());
+        let keys = Arc::new(keys);
+        let access = Access::new(Arc::clone(&keys), None);
+        let gate = Arc::new(Gate::new(access, AccessMetrics::register()));
+        let calls = Calls::new(registrar, LIMITS, template, keys, ClusterId(1));
+        let mailboxes = vec![worker.mailbox()];
+        let desk = Desk::new(calls, mailboxes, CallMetrics::register(), gate);
         let first = desk.open(request()).unwrap().call;
         is_taken.recv().unwrap();
         let second = desk.open(request()).unwrap().call;
@@ -419,10 +364,13 @@ mod tests {
             2,
             "the refused call took no place"
         );
-        assert_eq!(desk.end(first), Err(DeskError::Busy));
-        assert_eq!(desk.view(second).await.err(), Some(DeskError::Busy));
+        assert_eq!(desk.end(first, KeyId::ANONYMOUS), Err(DeskError::Busy));
         assert_eq!(
-            desk.end(first),
+            desk.view(second, KeyId::ANONYMOUS).await.err(),
+            Some(DeskError::Busy)
+        );
+        assert_eq!(
+            desk.end(first, KeyId::ANONYMOUS),
             Err(DeskError::Busy),
             "the call is still known"
         );
@@ -438,7 +386,7 @@ mod tests {
         worker.stop();
         worker.join().unwrap();
         assert_eq!(
-            desk.end(first),
+            desk.end(first, KeyId::ANONYMOUS),
             Err(DeskError::Busy),
             "a worker that has ended takes nothing"
         );
@@ -448,11 +396,24 @@ mod tests {
     async fn a_call_nobody_opened_is_unknown() {
         let (desk, _, free, worker) = desk_before_a_stuck_worker();
         let stranger = CallId::new([9; 16]);
-        assert_eq!(desk.end(stranger), Err(DeskError::UnknownCall));
         assert_eq!(
-            desk.view(stranger).await.err(),
+            desk.end(stranger, KeyId::ANONYMOUS),
+            Err(DeskError::UnknownCall)
+        );
+        assert_eq!(
+            desk.view(stranger, KeyId::ANONYMOUS).await.err(),
             Some(DeskError::UnknownCall)
         );
+        drop(free);
+        worker.stop();
+        worker.join().unwrap();
+    }
+
+    #[test]
+    fn keys_that_a_worker_has_not_been_given_mint_nothing() {
+        let (desk, _, free, worker) = desk_before_a_stuck_worker();
+        let keys = KeyRing::single(Epoch::new(1).unwrap(), &MasterSecret::new([8; 32]));
+        assert_eq!(desk.set_keys(&Arc::new(keys)), Err(DeskError::Busy));
         drop(free);
         worker.stop();
         worker.join().unwrap();

@@ -9,6 +9,7 @@ use syrinx_shared::uring::IoStats;
 use crate::session::{EndReason, Phases};
 use crate::shard::Shard;
 use crate::shard::counters::{Counters, Fate};
+use crate::signalling::access::AccessError;
 use crate::signalling::calls::OpenError;
 
 /// One worker's share.
@@ -143,6 +144,30 @@ impl CallMetrics {
                 histogram.record(took.as_secs_f64());
             }
         }
+    }
+}
+
+/// The gate's share: credentials that were turned away.
+#[derive(Debug)]
+pub struct AccessMetrics([Counter; AccessError::LABELS.len()]);
+
+impl AccessMetrics {
+    /// Registers the handles.
+    pub fn register() -> Self {
+        let name = "syrinx_transceiver_credentials_refused_total";
+        describe_counter!(
+            name,
+            "Requests without a key that lets them through, by reason"
+        );
+        Self(AccessError::LABELS.map(|reason| counter!(name, "reason" => reason)))
+    }
+
+    /// Somebody was turned away.
+    pub fn count_refused(&self, error: AccessError) {
+        let index = AccessError::LABELS
+            .iter()
+            .position(|label| *label == error.label());
+        self.0[index.expect("invariant: every label is listed")].increment(1);
     }
 }
 

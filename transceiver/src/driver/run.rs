@@ -15,21 +15,22 @@ use serde_json::{Map, Value};
 use syrinx_shared::admin::{self, Health, Status};
 use syrinx_shared::bind;
 use syrinx_shared::http::{self, HttpLimits};
-use syrinx_shared::keys::KeyRing;
 use syrinx_shared::metrics::{self as exposition, Exposition};
 use syrinx_shared::process::{self, Signals, Wish};
 use syrinx_shared::route::Generation;
-use syrinx_shared::wire::ufrag::MintError;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
 use super::desk::Desk;
-use super::metrics::CallMetrics;
+use super::gate::Gate;
+use super::metrics::{AccessMetrics, CallMetrics};
+use super::secrets::Secrets;
 use super::workers::{News, Pulses, Workers};
 use crate::config::Config;
 use crate::engine::Template;
+use crate::signalling::api_keys::ApiKeys;
 use crate::signalling::calls::Calls;
 use crate::signalling::http::{AllowedOrigins, Signalling, router};
 use crate::signalling::registrar::Registrar;
@@ -39,45 +40,32 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often a draining process looks whether its last call has ended.
 const DRAIN_PACE: Duration = Duration::from_millis(100);
 
-/// Reads the keys and makes sure that calls can be opened with them.
-///
-/// # Errors
-///
-/// One line: the file, what is wrong with it, and the remedy.
-pub fn read_keys(config: &Config) -> anyhow::Result<KeyRing> {
-    let keys = config.keys.read()?;
-    match keys.minting() {
-        Some(_) => Ok(keys),
-        None => Err(MintError::NoMintingEpoch)
-            .with_context(|| format!("keys.file = {}", config.keys.file.display())),
-    }
-}
-
 /// Runs the transceiver until it is asked to stop.
 ///
 /// # Errors
 ///
 /// One line that ends in the remedy: what could not be had, or which worker was lost.
 pub fn run(config: &Config) -> anyhow::Result<()> {
-    let keys = Arc::new(read_keys(config)?);
+    let secrets = Secrets::read(config)?;
     let exposition = exposition::install().context("metrics")?;
     let template = Template::new(&config.media.advertise)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("the control thread cannot start; check this process's limits")?;
-    runtime.block_on(serve(config, keys, template, exposition))
+    runtime.block_on(serve(config, secrets, template, exposition))
 }
 
 async fn serve(
     config: &Config,
-    keys: Arc<KeyRing>,
+    secrets: Secrets,
     template: Template,
     exposition: Exposition,
 ) -> anyhow::Result<()> {
     let signals = Signals::install().context("signal handlers")?;
     let signalling = bind::tcp("signalling.listen", config.signalling.listen).await?;
     let admin = bind::tcp("admin.listen", config.admin.listen).await?;
+    let keys = Arc::clone(&secrets.ring);
     let (workers, news) = Workers::start(config, &keys)?;
 
     let media = &config.media;
@@ -87,21 +75,39 @@ async fn serve(
         media.sessions_per_worker_count_max,
         first_generation()?,
     );
-    let calls = Calls::new(registrar, template, keys, media.cluster_id());
+    let limits = config.signalling.key_limits();
+    let calls = Calls::new(registrar, limits, template, keys, media.cluster_id());
+    let gate = Arc::new(Gate::new(secrets.access(), AccessMetrics::register()));
     let desk = Arc::new(Desk::new(
         calls,
         workers.mailboxes(),
         CallMetrics::register(),
+        Arc::clone(&gate),
     ));
-    let servers = Servers::start(config, signalling, admin, &desk, &workers, exposition);
+    let routes = router(Signalling {
+        desk: Arc::clone(&desk),
+        gate: Arc::clone(&gate),
+        origins: Arc::new(AllowedOrigins::new(&config.signalling.allowed_origins)),
+        body_timeout: config.signalling.body_timeout(),
+    });
+    let servers = Servers::start(
+        config,
+        (signalling, routes),
+        admin,
+        &desk,
+        &workers,
+        exposition,
+    );
     tokio::spawn(process::feed_watchdog({
         let pulses = workers.pulses();
         move || pulses.are_alive()
     }));
-    say_ready(config, &workers);
+    say_ready(config, &workers, secrets.api_keys.as_ref());
 
     let mut control = Control {
+        config,
         desk,
+        gate,
         news,
         signals,
     };
@@ -131,9 +137,11 @@ fn first_generation() -> anyhow::Result<Generation> {
     Ok(Generation(u16::from_ne_bytes(bytes)))
 }
 
-fn say_ready(config: &Config, workers: &Workers) {
+fn say_ready(config: &Config, workers: &Workers, api_keys: Option<&ApiKeys>) {
     let listen = config.signalling.listen;
-    if listen.ip().is_loopback() {
+    if let Some(keys) = api_keys {
+        tracing::info!(keys = keys.count(), "calls need a key");
+    } else if listen.ip().is_loopback() {
         tracing::info!("calls need no key: signalling.listen is a loopback address");
     } else {
         tracing::warn!(
@@ -149,13 +157,15 @@ fn say_ready(config: &Config, workers: &Workers) {
 }
 
 /// What the control thread waits for.
-struct Control {
+struct Control<'a> {
+    config: &'a Config,
     desk: Arc<Desk>,
+    gate: Arc<Gate>,
     news: News,
     signals: Signals,
 }
 
-impl Control {
+impl Control<'_> {
     /// Serves until the process should stop, or a worker is lost: then it says which and why.
     async fn serve(&mut self) -> Option<String> {
         loop {
@@ -164,10 +174,31 @@ impl Control {
                 Some(loss) = self.news.losses.recv() => return Some(loss),
                 wish = self.signals.next() => match wish {
                     Wish::Stop => return None,
-                    Wish::Reload => tracing::info!("SIGHUP: read nothing: restart for that"),
+                    Wish::Reload => self.reload(),
                 },
             }
         }
+    }
+
+    /// Reads again what may change while the process runs. A fault keeps what is in force.
+    fn reload(&self) {
+        match Secrets::read(self.config) {
+            Ok(secrets) => self.take(&secrets),
+            Err(error) => tracing::error!(
+                error = format!("{error:#}"),
+                "SIGHUP: what is in force stays in force"
+            ),
+        }
+    }
+
+    fn take(&self, secrets: &Secrets) {
+        if let Err(error) = self.desk.set_keys(&secrets.ring) {
+            tracing::error!(%error, "SIGHUP: the keys in force stay in force; send it again");
+            return;
+        }
+        self.gate.replace(secrets.access());
+        let api_keys = secrets.api_keys.as_ref().map(ApiKeys::count);
+        tracing::info!(api_keys, "SIGHUP: keys were read again");
     }
 
     /// Serves what is open and takes nothing more, until the last call has ended, the time is up,
@@ -189,7 +220,10 @@ impl Control {
         while self.sessions() > 0 {
             tokio::select! {
                 Some(event) = self.news.events.recv() => self.desk.handle_event(event),
-                wish = self.signals.next() => if wish == Wish::Stop { return },
+                wish = self.signals.next() => match wish {
+                    Wish::Stop => return,
+                    Wish::Reload => self.reload(),
+                },
                 _ = pace.tick() => {}
                 () = sleep_until(deadline) => return,
             }
@@ -233,7 +267,7 @@ struct Servers {
 impl Servers {
     fn start(
         config: &Config,
-        signalling: TcpListener,
+        (signalling, routes): (TcpListener, axum::Router),
         admin: TcpListener,
         desk: &Arc<Desk>,
         workers: &Workers,
@@ -247,13 +281,6 @@ impl Servers {
             connections_max: config.signalling.connections_count_max,
             header_timeout: config.signalling.header_timeout(),
         };
-        let routes = router(
-            Signalling {
-                desk: Arc::clone(desk),
-                body_timeout: config.signalling.body_timeout(),
-            },
-            AllowedOrigins::new(&config.signalling.allowed_origins),
-        );
         let health = health(Arc::clone(desk), workers.pulses(), workers);
         let tasks = [
             tokio::spawn(http::serve(

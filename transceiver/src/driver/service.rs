@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use syrinx_shared::inner_leg::push_trains;
+use syrinx_shared::keys::KeyRing;
 use syrinx_shared::route::{Now, SessionRef};
 use syrinx_shared::uring::{Batch, IoStats, SendQueue};
 use syrinx_shared::wire::encap::RawHeader;
@@ -32,6 +33,8 @@ pub enum ShardMessage {
     CloseAll(EndReason),
     /// Give a session further ICE credentials.
     Restart(SessionRef, Box<IceRestart>),
+    /// Go on with these keys.
+    Keys(Arc<KeyRing>),
     /// Say how a session is doing; `None` when it is not here.
     Inspect(SessionRef, oneshot::Sender<Option<Summary>>),
 }
@@ -184,6 +187,7 @@ impl Service for ShardService {
             ShardMessage::Restart(session, restart) => {
                 shard.restart(session, *restart);
             }
+            ShardMessage::Keys(keys) => shard.set_keys(keys),
             ShardMessage::Inspect(session, reply) => {
                 // Whoever asked may have given up by then.
                 let _ = reply.send(shard.inspect(now.mono, session));

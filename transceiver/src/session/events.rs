@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::backend::EdgeError;
 
@@ -18,6 +19,10 @@ pub struct Profile {
     /// The model the client asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
+    /// Everything else that was asked of the session, as it came: the `session` object of the
+    /// Realtime API without its `type`, `object`, `id` and `model`.
+    #[serde(flatten)]
+    pub members: Map<String, Value>,
 }
 
 /// Names events: unique within a session, and between sessions by 64 random bits.
@@ -158,7 +163,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn json(text: &str) -> serde_json::Value {
+    fn json(text: &str) -> Value {
         serde_json::from_str(text).unwrap()
     }
 
@@ -168,13 +173,15 @@ mod tests {
         let profile = Profile {
             id: "sess_1".into(),
             model: Some("m\"1".into()),
+            members: Map::from_iter([("voice".to_owned(), Value::from("v"))]),
         };
         let event = json(&created(&mut ids, &profile));
         assert_eq!(event["type"], "session.created");
         assert_eq!(
             event["session"],
             serde_json::json!({
-                "type": "realtime", "object": "realtime.session", "id": "sess_1", "model": "m\"1"
+                "type": "realtime", "object": "realtime.session", "id": "sess_1",
+                "model": "m\"1", "voice": "v"
             })
         );
         let nameless = json(&created(

@@ -18,8 +18,11 @@ use syrinx_shared::keys::KeyRing;
 use syrinx_shared::route::{ClusterId, Now, SessionRef};
 use syrinx_shared::wire::ufrag::{MintError, Minted, mint};
 
+use super::api_keys::KeyId;
 use super::call_id::CallId;
+use super::owners::{KeyLimits, Owners, TooMany};
 use super::registrar::{Refusal, Registrar};
+use super::session_config::SessionConfig;
 use crate::backend::echo::Echo;
 use crate::engine::{Credentials, Engine, Offer, OfferError, Template};
 use crate::session::Opening;
@@ -28,6 +31,7 @@ use crate::session::events::Profile;
 /// All calls of a process, and what new ones are made with.
 pub struct Calls {
     registrar: Registrar,
+    owners: Owners,
     template: Template,
     keys: Arc<KeyRing>,
     cluster: ClusterId,
@@ -38,10 +42,30 @@ pub struct Calls {
 pub struct Request<'a> {
     /// The SDP offer.
     pub offer: &'a [u8],
-    /// The model it names; repeated in `session.created`.
-    pub model: Option<String>,
+    /// Whose call it is to be.
+    pub owner: Owner,
+    /// What is asked of the session; repeated in `session.created`.
+    pub session: SessionConfig,
     /// Stream id of a data channel agreed on beforehand.
     pub negotiated_channel: Option<u16>,
+}
+
+/// Somebody who may open calls.
+#[derive(Debug, Clone, Copy)]
+pub struct Owner {
+    /// Under which key.
+    pub key: KeyId,
+    /// Calls the key may have open at once, if it has a limit of its own.
+    pub calls_count_max: Option<u32>,
+}
+
+impl Default for Owner {
+    fn default() -> Self {
+        Self {
+            key: KeyId::ANONYMOUS,
+            calls_count_max: None,
+        }
+    }
 }
 
 /// Random bits of one call, from a cryptographically secure source.
@@ -74,6 +98,9 @@ pub enum OpenError {
     /// No room.
     #[error(transparent)]
     Refused(#[from] Refusal),
+    /// The key has all it may have.
+    #[error(transparent)]
+    TooMany(#[from] TooMany),
     /// The keys.
     #[error(transparent)]
     Mint(#[from] MintError),
@@ -92,19 +119,23 @@ impl OpenError {
             Self::Offer(OfferError::Refused(_)) => "engine_refused",
             Self::Refused(Refusal::Full) => "full",
             Self::Refused(Refusal::Draining) => "draining",
+            Self::TooMany(TooMany::Calls(_)) => "key_calls",
+            Self::TooMany(TooMany::HalfOpen(_)) => "key_half_open",
             Self::Mint(_) => "no_minting_key",
             Self::Busy => "busy",
         }
     }
 
     /// Every label there is.
-    pub const LABELS: [&'static str; 8] = [
+    pub const LABELS: [&'static str; 10] = [
         "malformed",
         "too_large",
         "nothing_usable",
         "engine_refused",
         "full",
         "draining",
+        "key_calls",
+        "key_half_open",
         "no_minting_key",
         "busy",
     ];
@@ -114,16 +145,23 @@ impl Calls {
     /// No calls yet.
     pub fn new(
         registrar: Registrar,
+        limits: KeyLimits,
         template: Template,
         keys: Arc<KeyRing>,
         cluster: ClusterId,
     ) -> Self {
         Self {
             registrar,
+            owners: Owners::new(limits),
             template,
             keys,
             cluster,
         }
+    }
+
+    /// Mints with these keys from here on.
+    pub fn set_keys(&mut self, keys: Arc<KeyRing>) {
+        self.keys = keys;
     }
 
     /// Opens a call.
@@ -139,13 +177,20 @@ impl Calls {
     ) -> Result<Opened, OpenError> {
         // Refused before the offer is looked at: an overloaded process must be cheap to ask.
         self.registrar.check()?;
+        let Owner {
+            key,
+            calls_count_max,
+        } = request.owner;
+        self.owners.check(key, calls_count_max)?;
         let offer = contained(|| Offer::parse(request.offer))?;
         let call = CallId::new(random.call);
         let session = self.registrar.admit(call)?;
-        self.answer(now, random, request, &offer, session)
-            .inspect_err(|_| {
-                self.registrar.release(session);
-            })
+        let opened = self.answer(now, random, request, &offer, session);
+        match &opened {
+            Ok(_) => self.owners.admit(session, key),
+            Err(_) => drop(self.registrar.release(session)),
+        }
+        opened
     }
 
     fn answer(
@@ -163,6 +208,8 @@ impl Calls {
                 .answer(now.mono, offer, &credentials, request.negotiated_channel)
         })?;
         let call = CallId::new(random.call);
+        let mut members = request.session.into_members();
+        let model = members.remove("model");
         let opening = Box::new(Opening {
             session,
             epoch: minted.epoch,
@@ -171,7 +218,8 @@ impl Calls {
             backend: Box::new(Echo::default()),
             profile: Profile {
                 id: call.to_string(),
-                model: request.model,
+                model: model.and_then(|model| model.as_str().map(str::to_owned)),
+                members,
             },
             event_seed: random.events,
             offered: now.mono,
@@ -185,12 +233,19 @@ impl Calls {
 
     /// Takes back the place of a call whose session never reached its shard.
     pub fn abandon(&mut self, session: SessionRef) {
+        self.owners.release(session);
         self.registrar.release(session);
     }
 
-    /// Where the session of a call lives.
-    pub fn session_of(&self, call: CallId) -> Option<SessionRef> {
-        self.registrar.session_of(call)
+    /// Where the session of a call lives, if `key` opened it: to others it is no call.
+    pub fn session_of(&self, call: CallId, key: KeyId) -> Option<SessionRef> {
+        let session = self.registrar.session_of(call)?;
+        (self.owners.of(session) == Some(key)).then_some(session)
+    }
+
+    /// The client of a session has come through.
+    pub fn connected(&mut self, session: SessionRef) {
+        self.owners.connected(session);
     }
 
     /// Forgets the name of a call that its shard was told to end.
@@ -198,9 +253,11 @@ impl Calls {
         self.registrar.unlist(call);
     }
 
-    /// Frees the place of a session that has ended. `None` if it was free already.
-    pub fn end(&mut self, session: SessionRef) -> Option<CallId> {
-        self.registrar.release(session)
+    /// Frees the place of a session that has ended, and says under which key it was opened. `None`
+    /// if it was free already.
+    pub fn end(&mut self, session: SessionRef) -> Option<KeyId> {
+        self.registrar.release(session)?;
+        self.owners.release(session)
     }
 
     /// Opens no further call.
@@ -255,8 +312,13 @@ pub(crate) mod tests {
     fn calls(keys: Arc<KeyRing>) -> Calls {
         let registrar = Registrar::new(TransceiverId(9), 1, 2, Generation(0));
         let template = Template::new(&["192.0.2.1:3478".parse().unwrap()]).unwrap();
-        Calls::new(registrar, template, keys, ClusterId(3))
+        Calls::new(registrar, LIMITS, template, keys, ClusterId(3))
     }
+
+    pub(crate) const LIMITS: KeyLimits = KeyLimits {
+        calls_count_max: 8,
+        half_open_count_max: 8,
+    };
 
     fn now() -> Now {
         Now {
@@ -300,7 +362,10 @@ pub(crate) mod tests {
         assert_eq!((decoded.cluster, decoded.random), (ClusterId(3), 0xbeef));
         assert_eq!(decoded.session, opened.opening.session);
         assert_eq!(decoded.session.shard, ShardIndex(0));
-        assert_eq!(calls.session_of(opened.call), Some(decoded.session));
+        assert_eq!(
+            calls.session_of(opened.call, KeyId::ANONYMOUS),
+            Some(decoded.session)
+        );
         assert_eq!(opened.opening.profile.id, opened.call.to_string());
         let password = std::str::from_utf8(&opened.opening.password).unwrap();
         assert!(opened.answer.contains(&format!("a=ice-pwd:{password}\r\n")));
@@ -365,6 +430,46 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_key_has_its_limit_finds_only_its_own_calls_and_is_told_whose_call_has_ended() {
+        let mut calls = calls(ring());
+        let key = KeyId::from_bytes([1; 8]);
+        let owner = Owner {
+            key,
+            calls_count_max: Some(1),
+        };
+        let asked = |offer| Request {
+            owner,
+            ..request(offer)
+        };
+        let first = calls.open(now(), random(1), asked(OFFER)).unwrap();
+        let refused = calls.open(now(), random(2), asked("not an offer"));
+        let expected = OpenError::TooMany(TooMany::Calls(1));
+        assert_eq!(refused.err().unwrap(), expected);
+        let session = first.opening.session;
+        assert_eq!(calls.session_of(first.call, key), Some(session));
+        assert_eq!(calls.session_of(first.call, KeyId::ANONYMOUS), None);
+        assert_eq!(calls.end(session), Some(key));
+        assert_eq!(calls.end(session), None);
+        let again = calls.open(now(), random(3), asked(OFFER)).unwrap();
+        calls.abandon(again.opening.session);
+        calls.open(now(), random(4), asked(OFFER)).unwrap();
+    }
+
+    #[test]
+    fn what_is_asked_of_the_session_is_what_it_starts_with() {
+        let mut calls = calls(ring());
+        let json = br#"{"model":"m","instructions":"Be brief."}"#;
+        let asked = Request {
+            session: SessionConfig::parse(json).unwrap(),
+            ..request(OFFER)
+        };
+        let profile = calls.open(now(), random(1), asked).unwrap().opening.profile;
+        assert_eq!(profile.model.as_deref(), Some("m"));
+        assert_eq!(profile.members["instructions"], "Be brief.");
+        assert_eq!(profile.members.len(), 1);
+    }
+
+    #[test]
     fn every_label_is_listed() {
         let errors = [
             OpenError::Offer(OfferError::Malformed { line: 1, what: "" }),
@@ -376,6 +481,8 @@ pub(crate) mod tests {
             OpenError::Offer(OfferError::Refused(String::new())),
             OpenError::Refused(Refusal::Full),
             OpenError::Refused(Refusal::Draining),
+            OpenError::TooMany(TooMany::Calls(1)),
+            OpenError::TooMany(TooMany::HalfOpen(1)),
             OpenError::Mint(MintError::NoMintingEpoch),
             OpenError::Busy,
         ];

@@ -4,8 +4,8 @@ use std::net::UdpSocket;
 
 use crate::process::{Ground, Transceiver};
 
-const CALLS: &str = "/v1/realtime/calls";
-const SDP: (&str, &str) = ("content-type", "application/sdp");
+pub(crate) const CALLS: &str = "/v1/realtime/calls";
+pub(crate) const SDP: (&str, &str) = ("content-type", "application/sdp");
 
 /// An offer with Opus and a data channel, as a client sends it that waits for no candidates.
 pub(crate) fn offer() -> String {
@@ -245,7 +245,7 @@ fn only_configured_origins_are_given_leave() {
     );
     assert_eq!(
         answer.header("access-control-allow-methods"),
-        Some("GET, POST, DELETE")
+        Some("GET, POST, PATCH, DELETE")
     );
     assert_eq!(
         answer.header("access-control-allow-headers"),

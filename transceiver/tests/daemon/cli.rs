@@ -87,8 +87,9 @@ fn calls_from_afar_without_keys_are_refused_until_allowed() {
     assert_eq!(
         line,
         "environment variable SYRINX_TRANSCEIVER__SIGNALLING__LISTEN: signalling.listen = \
-         0.0.0.0:0: anyone who reaches this address could open calls, as the API has no keys; \
-         listen on a loopback address behind a proxy that authenticates, or set \
+         0.0.0.0:0: anyone who reaches this address could open calls, as there are no API keys; \
+         set signalling.api_keys_file (`syrinx-transceiver api-key new` makes one), listen on a \
+         loopback address behind a proxy that authenticates, or set \
          signalling.allow_anonymous = true"
     );
     command.env("SYRINX_TRANSCEIVER__SIGNALLING__ALLOW_ANONYMOUS", "true");

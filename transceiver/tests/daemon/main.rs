@@ -7,4 +7,6 @@ mod calls;
 mod cli;
 mod client;
 mod ending;
+mod forms;
+mod keys;
 mod process;

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -75,23 +75,30 @@ impl Ground {
     pub(crate) fn start_with(self, more: &str, variables: &[(&str, &str)]) -> Transceiver {
         let mut command = self.command(more);
         command.envs(variables.iter().copied());
+        self.run(command)
+    }
+
+    fn run(self, mut command: Command) -> Transceiver {
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let stderr = child.stderr.take().unwrap();
-        let log = thread::spawn(move || {
-            let lines = BufReader::new(stderr).lines().map_while(Result::ok);
-            lines.collect::<Vec<_>>().join("\n")
-        });
+        let log = collect(stderr);
         let mut transceiver = Transceiver {
             ground: self,
+            command,
             child,
             log: Some(log),
         };
-        transceiver.wait_for("health", |transceiver| {
-            let answer = ask(transceiver.ground.at(9465), "GET", "/healthz", &[], b"");
-            answer.is_ok_and(|answer| answer.status == 200)
-        });
+        transceiver.wait_until_healthy();
         transceiver
     }
+}
+
+/// Everything a process says, once it has ended.
+fn collect(stderr: ChildStderr) -> thread::JoinHandle<String> {
+    thread::spawn(move || {
+        let lines = BufReader::new(stderr).lines().map_while(Result::ok);
+        lines.collect::<Vec<_>>().join("\n")
+    })
 }
 
 /// Runs a command that should end by itself.
@@ -118,6 +125,7 @@ pub(crate) fn output_of(command: &mut Command) -> Output {
 /// A running transceiver, killed when dropped.
 pub(crate) struct Transceiver {
     pub(crate) ground: Ground,
+    command: Command,
     child: Child,
     log: Option<thread::JoinHandle<String>>,
 }
@@ -157,7 +165,7 @@ impl Transceiver {
         });
     }
 
-    fn wait_for(&mut self, what: &str, is_there: impl Fn(&Self) -> bool) {
+    pub(crate) fn wait_for(&mut self, what: &str, is_there: impl Fn(&Self) -> bool) {
         let deadline = Instant::now() + PATIENCE;
         while !is_there(self) {
             if let Some(status) = self.child.try_wait().unwrap() {
@@ -189,6 +197,26 @@ impl Transceiver {
             assert!(Instant::now() < deadline, "the process should have ended");
             thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// Kills the process and starts it again as it was.
+    pub(crate) fn restart(mut self) -> Self {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        self.log();
+        let child = self.command.spawn().unwrap();
+        drop(std::mem::replace(&mut self.child, child));
+        let stderr = self.child.stderr.take().unwrap();
+        self.log = Some(collect(stderr));
+        self.wait_until_healthy();
+        self
+    }
+
+    fn wait_until_healthy(&mut self) {
+        self.wait_for("health", |transceiver| {
+            let answer = ask(transceiver.ground.at(9465), "GET", "/healthz", &[], b"");
+            answer.is_ok_and(|answer| answer.status == 200)
+        });
     }
 
     fn log(&mut self) -> String {

@@ -41,6 +41,7 @@ fn a_client_connects_and_every_phase_is_timed() {
         world.shard.counters().records_out
     );
     assert!(world.strays.is_empty());
+    assert_eq!(world.connected, [session], "the owner is told, once");
 }
 
 #[test]

@@ -88,6 +88,8 @@ pub(crate) struct World {
     /// Records that belong to no client's present address, control records among them.
     pub(crate) strays: Vec<Sent>,
     pub(crate) ended: Vec<ShardEvent>,
+    /// Sessions whose clients came through, in that order.
+    pub(crate) connected: Vec<SessionRef>,
     next_slot: u32,
 }
 
@@ -124,6 +126,7 @@ impl World {
             clients: Vec::new(),
             strays: Vec::new(),
             ended: Vec::new(),
+            connected: Vec::new(),
             next_slot: 0,
         }
     }
@@ -213,6 +216,7 @@ impl World {
             profile: Profile {
                 id: "sess_test".into(),
                 model: Some("echo-1".into()),
+                members: Default::default(),
             },
             event_seed: 1,
             offered: self.now,
@@ -309,8 +313,12 @@ impl World {
             self.shard.handle_timeout(now, &mut wire);
             self.deliver(wire.0.into());
         }
-        self.ended
-            .extend(std::iter::from_fn(|| self.shard.poll_event()));
+        while let Some(event) = self.shard.poll_event() {
+            match event {
+                ShardEvent::Connected(session) => self.connected.push(session),
+                event => self.ended.push(event),
+            }
+        }
     }
 
     /// Hands records to the clients whose flows they are of.

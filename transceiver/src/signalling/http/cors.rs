@@ -2,7 +2,9 @@
 //! API, and what of an answer they may read.
 //!
 //! Opening a call takes a request that browsers ask leave for beforehand (its content type is not a
-//! form's), so a page whose origin is not configured cannot open one through a visitor's browser.
+//! form's, or it has a key), so a page whose origin is not configured cannot open one through a
+//! visitor's browser. The one exception, a form where no key is needed, is told by
+//! [`AllowedOrigins::is_foreign`].
 
 use std::sync::Arc;
 
@@ -13,7 +15,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 /// What the API's paths take together.
-const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, DELETE");
+const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, PATCH, DELETE");
 /// Beyond these a script reads only the few headers every browser shows.
 const EXPOSED: HeaderValue = HeaderValue::from_static("Location, ETag, Retry-After");
 /// Seconds a browser may keep the leave it was given.
@@ -40,6 +42,24 @@ impl AllowedOrigins {
 
     fn permit(&self, origin: &HeaderValue) -> bool {
         self.any || self.listed.contains(origin)
+    }
+
+    /// Whether a request comes from a page of another origin than this server's that is not
+    /// configured. Browsers say in `Sec-Fetch-Site` how they see it, whatever a proxy between has
+    /// made of `Host`; older ones leave only the comparison. What is no browser sends neither.
+    pub(super) fn is_foreign(&self, headers: &HeaderMap) -> bool {
+        let Some(origin) = headers.get(header::ORIGIN) else {
+            return false;
+        };
+        if self.permit(origin) {
+            return false;
+        }
+        if let Some(site) = headers.get("sec-fetch-site") {
+            return site != "same-origin";
+        }
+        let authority = origin.to_str().ok().and_then(|o| o.split_once("://"));
+        let host = headers.get(header::HOST).and_then(|h| h.to_str().ok());
+        authority.is_none_or(|(_, authority)| Some(authority) != host)
     }
 }
 
@@ -87,5 +107,39 @@ fn permit_request(headers: &mut HeaderMap, asked: Option<HeaderValue>) {
     headers.append(header::VARY, HeaderValue::from(ASKED));
     if let Some(asked) = asked {
         headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, asked);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_foreign_unless_it_is_ours_or_configured() {
+        let origins = AllowedOrigins::new(&["https://app.example".to_owned()]);
+        let is_foreign = |headers: &[(&'static str, &'static str)]| {
+            let headers = headers.iter().map(|(name, value)| {
+                let name = HeaderName::from_static(name);
+                (name, HeaderValue::from_static(value))
+            });
+            origins.is_foreign(&headers.collect())
+        };
+        let host = ("host", "127.0.0.1:8080");
+        assert!(!is_foreign(&[host]), "no browser");
+        assert!(!is_foreign(&[host, ("origin", "http://127.0.0.1:8080")]));
+        assert!(!is_foreign(&[host, ("origin", "https://app.example")]));
+        for origin in ["https://evil.example", "null", "http://127.0.0.1:80"] {
+            assert!(is_foreign(&[host, ("origin", origin)]), "{origin}");
+        }
+        let behind_proxy = [host, ("origin", "https://edge.example")];
+        let [host, origin] = behind_proxy;
+        assert!(!is_foreign(&[
+            host,
+            origin,
+            ("sec-fetch-site", "same-origin")
+        ]));
+        assert!(is_foreign(&[host, origin, ("sec-fetch-site", "same-site")]));
+        let own = ("origin", "http://127.0.0.1:8080");
+        assert!(is_foreign(&[host, own, ("sec-fetch-site", "cross-site")]));
     }
 }
