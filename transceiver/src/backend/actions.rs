@@ -281,7 +281,12 @@ mod tests {
 
     fn actions() -> Actions {
         let id = "sess_1".to_owned();
-        Actions::new(Profile { id, model: None }, 1)
+        let profile = Profile {
+            id,
+            model: None,
+            members: Default::default(),
+        };
+        Actions::new(profile, 1)
     }
 
     fn packet(sequence: u64) -> AudioOut {

@@ -120,6 +120,7 @@ mod tests {
         let profile = Profile {
             id: "sess_1".into(),
             model: None,
+            members: Default::default(),
         };
         let mut actions = Actions::new(profile, 1);
         let mut echo = Echo::default();

@@ -99,7 +99,7 @@ fn the_sideband_sees_what_the_client_is_told_and_speaks_as_he_does() {
         .iter()
         .map(|event| match event {
             ShardEvent::Said { event, missed, .. } => (event.as_str(), *missed),
-            ShardEvent::Ended { .. } => panic!("nothing has ended"),
+            other => panic!("nothing else has happened: {other:?}"),
         })
         .collect();
     assert_eq!(said, [(r#"{"type":"after"}"#, 0)]);
