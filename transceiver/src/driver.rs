@@ -10,5 +10,6 @@ pub mod gate;
 pub mod metrics;
 pub mod run;
 pub mod secrets;
+mod servers;
 pub mod service;
 pub mod workers;

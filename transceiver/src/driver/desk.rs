@@ -93,6 +93,11 @@ impl Desk {
         }
     }
 
+    /// Who may.
+    pub fn gate(&self) -> &Arc<Gate> {
+        &self.gate
+    }
+
     fn book(&self) -> MutexGuard<'_, Book> {
         // A panic under the lock has been contained to one request; the registrar's own assertions
         // guard what it leaves behind.
@@ -129,8 +134,8 @@ impl Desk {
         })
     }
 
-    /// Ends a call that `key` opened. It can be found no more from then on; its place is free when the worker says
-    /// so.
+    /// Ends a call that `key` opened. It can be found no more from then on; its place is free when
+    /// the worker says so.
     ///
     /// # Errors
     ///

@@ -11,28 +11,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use serde_json::{Map, Value};
-use syrinx_shared::admin::{self, Health, Status};
 use syrinx_shared::bind;
-use syrinx_shared::http::{self, HttpLimits};
 use syrinx_shared::metrics::{self as exposition, Exposition};
 use syrinx_shared::process::{self, Signals, Wish};
 use syrinx_shared::route::Generation;
-use tokio::net::TcpListener;
-use tokio::sync::watch;
-use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
 use super::desk::Desk;
 use super::gate::Gate;
 use super::metrics::{AccessMetrics, CallMetrics};
 use super::secrets::Secrets;
-use super::workers::{News, Pulses, Workers};
+use super::servers::{Listeners, Servers};
+use super::workers::{News, Workers};
 use crate::config::Config;
 use crate::engine::Template;
 use crate::signalling::api_keys::ApiKeys;
 use crate::signalling::calls::Calls;
-use crate::signalling::http::{AllowedOrigins, Signalling, router};
 use crate::signalling::registrar::Registrar;
 
 /// How long closing all calls may take: a worker ends a thousand in some tens of milliseconds.
@@ -65,39 +59,10 @@ async fn serve(
     let signals = Signals::install().context("signal handlers")?;
     let signalling = bind::tcp("signalling.listen", config.signalling.listen).await?;
     let admin = bind::tcp("admin.listen", config.admin.listen).await?;
-    let keys = Arc::clone(&secrets.ring);
-    let (workers, news) = Workers::start(config, &keys)?;
-
-    let media = &config.media;
-    let registrar = Registrar::new(
-        media.transceiver_id(),
-        workers.count(),
-        media.sessions_per_worker_count_max,
-        first_generation()?,
-    );
-    let limits = config.signalling.key_limits();
-    let calls = Calls::new(registrar, limits, template, keys, media.cluster_id());
-    let gate = Arc::new(Gate::new(secrets.access(), AccessMetrics::register()));
-    let desk = Arc::new(Desk::new(
-        calls,
-        workers.mailboxes(),
-        CallMetrics::register(),
-        Arc::clone(&gate),
-    ));
-    let routes = router(Signalling {
-        desk: Arc::clone(&desk),
-        gate: Arc::clone(&gate),
-        origins: Arc::new(AllowedOrigins::new(&config.signalling.allowed_origins)),
-        body_timeout: config.signalling.body_timeout(),
-    });
-    let servers = Servers::start(
-        config,
-        (signalling, routes),
-        admin,
-        &desk,
-        &workers,
-        exposition,
-    );
+    let (workers, news) = Workers::start(config, &secrets.ring)?;
+    let desk = open_desk(config, &workers, template, &secrets)?;
+    let listeners = Listeners { signalling, admin };
+    let servers = Servers::start(config, listeners, &desk, &workers, exposition);
     tokio::spawn(process::feed_watchdog({
         let pulses = workers.pulses();
         move || pulses.are_alive()
@@ -107,7 +72,6 @@ async fn serve(
     let mut control = Control {
         config,
         desk,
-        gate,
         news,
         signals,
     };
@@ -128,6 +92,32 @@ async fn serve(
         )),
         None => stopped,
     }
+}
+
+fn open_desk(
+    config: &Config,
+    workers: &Workers,
+    template: Template,
+    secrets: &Secrets,
+) -> anyhow::Result<Arc<Desk>> {
+    let media = &config.media;
+    let registrar = Registrar::new(
+        media.transceiver_id(),
+        workers.count(),
+        media.sessions_per_worker_count_max,
+        first_generation()?,
+    );
+    let limits = config.signalling.key_limits();
+    let keys = Arc::clone(&secrets.ring);
+    let calls = Calls::new(registrar, limits, template, keys, media.cluster_id());
+    let gate = Arc::new(Gate::new(secrets.access(), AccessMetrics::register()));
+    let metrics = CallMetrics::register();
+    Ok(Arc::new(Desk::new(
+        calls,
+        workers.mailboxes(),
+        metrics,
+        gate,
+    )))
 }
 
 /// A ufrag of the process's former life must name nobody in this one.
@@ -160,7 +150,6 @@ fn say_ready(config: &Config, workers: &Workers, api_keys: Option<&ApiKeys>) {
 struct Control<'a> {
     config: &'a Config,
     desk: Arc<Desk>,
-    gate: Arc<Gate>,
     news: News,
     signals: Signals,
 }
@@ -196,7 +185,7 @@ impl Control<'_> {
             tracing::error!(%error, "SIGHUP: the keys in force stay in force; send it again");
             return;
         }
-        self.gate.replace(secrets.access());
+        self.desk.gate().replace(secrets.access());
         let api_keys = secrets.api_keys.as_ref().map(ApiKeys::count);
         tracing::info!(api_keys, "SIGHUP: keys were read again");
     }
@@ -255,81 +244,5 @@ impl Control<'_> {
 
     fn sessions(&self) -> usize {
         self.desk.occupancy().sessions
-    }
-}
-
-/// The two HTTP servers.
-struct Servers {
-    stop: watch::Sender<bool>,
-    tasks: [JoinHandle<()>; 2],
-}
-
-impl Servers {
-    fn start(
-        config: &Config,
-        (signalling, routes): (TcpListener, axum::Router),
-        admin: TcpListener,
-        desk: &Arc<Desk>,
-        workers: &Workers,
-        exposition: Exposition,
-    ) -> Self {
-        let (stop, stopped) = watch::channel(false);
-        let when_stopped = |mut stopped: watch::Receiver<bool>| async move {
-            let _ = stopped.wait_for(|stopped| *stopped).await;
-        };
-        let limits = HttpLimits {
-            connections_max: config.signalling.connections_count_max,
-            header_timeout: config.signalling.header_timeout(),
-        };
-        let health = health(Arc::clone(desk), workers.pulses(), workers);
-        let tasks = [
-            tokio::spawn(http::serve(
-                signalling,
-                routes,
-                limits,
-                when_stopped(stopped.clone()),
-            )),
-            tokio::spawn(admin::serve(
-                admin,
-                health,
-                exposition,
-                axum::Router::new(),
-                when_stopped(stopped),
-            )),
-        ];
-        Self { stop, tasks }
-    }
-
-    async fn stop(self) {
-        let _ = self.stop.send(true);
-        for task in self.tasks {
-            // Bounded by the servers themselves; a panic of one must not keep the process.
-            let _ = task.await;
-        }
-    }
-}
-
-fn health(
-    desk: Arc<Desk>,
-    pulses: Pulses,
-    workers: &Workers,
-) -> impl Fn() -> Health + Clone + Send + Sync + 'static {
-    let (worker_count, io_model) = (workers.count(), workers.io_model());
-    move || {
-        let occupancy = desk.occupancy();
-        let status = match (pulses.are_alive(), occupancy.draining) {
-            (false, _) => Status::Failing,
-            (true, true) => Status::Draining,
-            (true, false) => Status::Ok,
-        };
-        let facts = Map::from_iter([
-            ("sessions".to_owned(), Value::from(occupancy.sessions)),
-            ("capacity".to_owned(), Value::from(occupancy.capacity)),
-            ("draining".to_owned(), Value::from(occupancy.draining)),
-            ("workers".to_owned(), Value::from(worker_count)),
-            ("io_model".to_owned(), Value::from(io_model.clone())),
-            ("version".to_owned(), Value::from(env!("CARGO_PKG_VERSION"))),
-        ]);
-        Health { status, facts }
     }
 }

@@ -6,7 +6,7 @@
 //! | `POST /v1/realtime/calls[?model=..][&dcid=N]`, SDP or multipart | 201, answer, `Location` |
 //! | `GET /v1/realtime/calls/{id}` | 200, JSON: how the call is doing |
 //! | `DELETE /v1/realtime/calls/{id}`, `POST ..../{id}/hangup` | 200 |
-//! | `POST /v1/realtime?model=..`, `POST /v1/realtime/sessions` | the older names of the first two |
+//! | `POST /v1/realtime?model=..`, `POST /v1/realtime/sessions` | older names of the first two |
 //! | `GET /`, `/app.js`, `/style.css` | the page |
 //!
 //! Every error is JSON ([`ApiError`]). Where API keys are configured each request needs one, or an
