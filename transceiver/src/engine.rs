@@ -28,7 +28,7 @@ mod rtpmap;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use str0m::change::SdpOffer;
 use str0m::channel::{ChannelConfig, ChannelId as StreamId};
@@ -56,6 +56,8 @@ pub const MESSAGE_IN_BYTES_MAX: usize = 256 * 1024;
 pub const CHANNEL_BUFFER_BYTES: usize = 128 * 1024;
 /// Audio packets that can wait between a write and the poll that sends them.
 const AUDIO_BUFFER_PACKETS: usize = 4;
+/// How often what receiver reports said is looked at: as often as browsers send them for audio.
+const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 /// Ids of our header extensions where the offer names none.
 const AUDIO_LEVEL_ID: u8 = 1;
 const MID_ID: u8 = 4;
@@ -140,8 +142,21 @@ pub enum Event {
     },
     /// A data channel is closed.
     ChannelClosed(ChannelId),
+    /// A receiver report came since the last one of these.
+    Delivery(DeliveryReport),
     /// The client ended the session: DTLS `close_notify`, or the SCTP association went away.
     Closed,
+}
+
+/// What the client reports of the audio it is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeliveryReport {
+    /// Time to the client and back, where our last sender report had reached it.
+    pub round_trip: Option<Duration>,
+    /// Interarrival jitter, in units of the audio's clock.
+    pub jitter: u32,
+    /// Packets lost since the first, as 24 bits.
+    pub lost_packets: u64,
 }
 
 /// What became of a message for a data channel.
@@ -183,6 +198,7 @@ impl Template {
             .clear_extension_map()
             .set_extension(AUDIO_LEVEL_ID, Extension::AudioLevel)
             .set_extension(MID_ID, Extension::RtpMid)
+            .set_stats_interval(Some(REPORT_INTERVAL))
             .set_send_buffer_audio(AUDIO_BUFFER_PACKETS)
             .set_sctp_max_message_size(MESSAGE_IN_BYTES_MAX as u32)
             .set_sctp_max_buffered_amount(CHANNEL_BUFFER_BYTES);
@@ -239,6 +255,7 @@ impl Template {
             rtc,
             client: offer.client_credentials(),
             advertised: self.advertised.clone(),
+            is_connected: false,
             audio: None,
             has_channel: offer.has_channel(),
             audio_format: offer.audio_format(),
@@ -276,6 +293,9 @@ pub struct Engine {
     rtc: Box<Rtc>,
     client: ClientCredentials,
     advertised: Advertised,
+    /// Whether DTLS is up. What ICE thinks is of no account: it gives up a client whose checks
+    /// pause, which the session does not.
+    is_connected: bool,
     audio: Option<Mid>,
     has_channel: bool,
     audio_format: Option<AudioFormat>,
@@ -340,7 +360,7 @@ impl Engine {
     /// Sends an audio packet. `false` when the client takes none: it is not connected, or its
     /// offer receives no audio. Follow with [`Engine::handle_timeout`], which sends it.
     pub fn write_audio(&mut self, now: Instant, audio: AudioOut) -> bool {
-        let Some(mid) = self.audio.filter(|_| self.rtc.is_connected()) else {
+        let Some(mid) = self.audio.filter(|_| self.is_connected) else {
             return false;
         };
         let sends = self
@@ -416,7 +436,10 @@ impl Engine {
 
     fn translate(&mut self, event: str0m::Event) -> Option<Event> {
         Some(match event {
-            str0m::Event::Connected => Event::Connected,
+            str0m::Event::Connected => {
+                self.is_connected = true;
+                Event::Connected
+            }
             str0m::Event::MediaAdded(added) => {
                 if added.kind == MediaKind::Audio && added.direction != Direction::Inactive {
                     self.audio = Some(added.mid);
@@ -434,8 +457,16 @@ impl Engine {
                 data: message.data,
             },
             str0m::Event::ChannelClose(id) => Event::ChannelClosed(ChannelId(id)),
+            str0m::Event::MediaEgressStats(stats) => {
+                let remote = stats.remote?;
+                Event::Delivery(DeliveryReport {
+                    round_trip: stats.rtt,
+                    jitter: remote.jitter,
+                    lost_packets: remote.packets_lost,
+                })
+            }
             str0m::Event::Closed => Event::Closed,
-            // ICE states and statistics: liveness and counting are the session's own.
+            // ICE states and other statistics: liveness and counting are the session's own.
             _ => return None,
         })
     }

@@ -11,6 +11,7 @@
 //!   from the last packet that authenticated, whatever ICE thinks.
 //! - **A step is bounded.** One datagram or one time-out leads to a limited number of outputs.
 
+mod delivery;
 pub mod events;
 mod ice;
 pub mod inbound;
@@ -37,6 +38,7 @@ use ice::Ice;
 use inbound::Inbound;
 use paths::{Path, PathIndex, Paths};
 
+pub use delivery::Delivery;
 pub use ice::IceRestart;
 pub use reception::Reception;
 pub use summary::{EndReason, Phases, Summary};
@@ -138,6 +140,7 @@ pub(crate) struct Session {
     heard: Instant,
     phases: Phases,
     reception: Reception,
+    delivery: Delivery,
     inbound: Inbound,
     counts: summary::Counts,
     failure: Option<String>,
@@ -170,6 +173,7 @@ impl Session {
             heard: opening.offered,
             phases: Phases::default(),
             reception: Reception::default(),
+            delivery: Delivery::default(),
             inbound: Inbound::default(),
             counts: summary::Counts::default(),
             failure: None,
@@ -303,6 +307,7 @@ impl Session {
             phases: self.phases,
             moves: self.paths.moves(),
             reception: self.reception.clone(),
+            delivery: self.delivery,
             repairs: self.inbound.repairs(),
             counts: self.counts,
             replies_dropped: self.actions.dropped(),
@@ -466,6 +471,11 @@ impl Session {
                 self.handle_message(now, channel, &data);
             }
             Event::ChannelClosed(channel) => self.channels.retain(|&open| open != channel),
+            Event::Delivery(report) => {
+                let format = self.engine.audio_format();
+                let clock_rate_hz = format.map_or(1, |format| format.clock_rate_hz);
+                self.delivery.note(&report, clock_rate_hz);
+            }
             Event::Closed => return Progress::Ended(EndReason::ClientClosed),
         }
         Progress::Alive

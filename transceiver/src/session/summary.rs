@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use syrinx_shared::route::{ClientSocket, SessionRef};
 
-use super::Reception;
 use super::inbound::Repairs;
+use super::{Delivery, Reception};
 
 /// Why a session ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -131,7 +131,9 @@ pub struct Summary {
     pub moves: u32,
     /// The audio that came.
     pub reception: Reception,
-    /// What was done to put it in order.
+    /// What the client says of the audio it is sent.
+    pub delivery: Delivery,
+    /// What was done to put its own in order.
     pub repairs: Repairs,
     /// What else was counted.
     pub counts: Counts,

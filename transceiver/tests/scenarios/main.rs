@@ -3,6 +3,7 @@
 
 mod audio;
 mod channel;
+mod consent;
 mod containment;
 mod ending;
 mod hearing;
@@ -10,6 +11,7 @@ mod malformed;
 mod moving;
 mod offers;
 mod playout;
+mod reports;
 mod restarts;
 mod seam;
 mod setup;

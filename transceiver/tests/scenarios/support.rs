@@ -4,6 +4,7 @@
 //! datagrams become records of the inner leg as a relay would make them, and the shard's records
 //! become its datagrams. Time passes only in [`World::run`], in steps of five milliseconds.
 
+mod checks;
 mod speech;
 
 use std::collections::VecDeque;
@@ -36,6 +37,8 @@ use syrinx_transceiver::session::events::Profile;
 use syrinx_transceiver::session::{Lifetimes, Opening, TransmitSink};
 use syrinx_transceiver::shard::counters::Fate;
 use syrinx_transceiver::shard::{Shard, ShardConfig, ShardEvent};
+
+pub(crate) use checks::check;
 
 /// One step of virtual time.
 pub(crate) const TICK: Duration = Duration::from_millis(5);
@@ -357,6 +360,7 @@ pub(crate) enum Loses {
     Nothing,
     Everything,
     AllButChecks,
+    Checks,
 }
 
 /// What kind of client it is.
@@ -408,6 +412,8 @@ pub(crate) struct Client {
     timestamp: u32,
     /// What of its datagrams is lost on the way to the relay.
     pub(crate) loses: Loses,
+    /// How many of the packets for it that come next are lost.
+    pub(crate) misses: usize,
 }
 
 impl Client {
@@ -469,6 +475,7 @@ impl Client {
             sequence: 30_000,
             timestamp: 123_456,
             loses: Loses::Nothing,
+            misses: 0,
         }
     }
 
@@ -501,6 +508,10 @@ impl Client {
     }
 
     pub(crate) fn handle_datagram(&mut self, now: Instant, payload: &[u8]) {
+        if self.misses > 0 && payload[0] >= 0x80 {
+            self.misses -= 1;
+            return;
+        }
         let from = advertised()[usize::from(self.local.is_ipv6())];
         let receive = Receive::new(Protocol::Udp, from, self.local, payload);
         let receive = receive.expect("the shard sends what a client can read");
@@ -523,6 +534,7 @@ impl Client {
                         Loses::Nothing => false,
                         Loses::Everything => true,
                         Loses::AllButChecks => !is_check,
+                        Loses::Checks => is_check,
                     };
                     if !lost {
                         self.outgoing

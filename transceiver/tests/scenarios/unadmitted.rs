@@ -5,29 +5,7 @@ use std::time::Duration;
 use syrinx_shared::keys::Cookie;
 use syrinx_shared::route::{Generation, ShardIndex, Slot};
 use syrinx_shared::wire::encap::{Direction, RecordHeader};
-use syrinx_shared::wire::stun::{Integrity, RequestWriter};
-use syrinx_shared::wire::ufrag::mint;
 use syrinx_transceiver::shard::counters::Fate;
-
-/// A nominating check as a client that knows `password` would send it.
-fn check(world: &World, client: usize, password: &[u8], nominate: bool) -> Vec<u8> {
-    let client = &world.clients[client];
-    let cluster = syrinx_shared::route::ClusterId(1);
-    let minted = mint(&world.keys, cluster, client.session, world.now().wall, 77).unwrap();
-    let client_ufrag = client
-        .offer
-        .lines()
-        .find_map(|line| line.strip_prefix("a=ice-ufrag:"));
-    RequestWriter {
-        server_ufrag: minted.ufrag.as_bytes(),
-        client_ufrag: client_ufrag.unwrap().as_bytes(),
-        password,
-        transaction_id: *b"abcdefghijkl",
-        nominate,
-        integrity: Integrity::Sha1,
-    }
-    .to_bytes()
-}
 
 /// What a stranger can send without knowing anything: the start of a handshake, RTP and RTCP.
 fn stranger_datagrams() -> [Vec<u8>; 3] {
