@@ -10,6 +10,7 @@ pub mod hearing;
 pub mod impair;
 pub mod machine;
 pub mod namespace;
+pub mod peers;
 pub mod process;
 pub mod progress;
 pub mod relay;
