@@ -47,7 +47,10 @@ pub fn ratios(report: &Report) -> anyhow::Result<Option<String>> {
         across: String::new(),
         up: "ratio, median of rounds".to_owned(),
     };
-    grouped(report, &labels, |line| line.go_over_this)
+    // Its ratio to itself is no news.
+    grouped(report, &labels, |line| {
+        line.go_over_this.filter(|_| line.kind != Kind::Go)
+    })
 }
 
 /// The delay of lone and of paced datagrams, at the median; `None` when none was measured.
