@@ -50,6 +50,14 @@ pub struct Bar {
     pub quartiles: Option<(f64, f64)>,
 }
 
+impl Bar {
+    /// Where its label stands.
+    fn top(&self) -> f64 {
+        self.quartiles
+            .map_or(self.value, |(_, high)| high.max(self.value))
+    }
+}
+
 /// One colour of bars, a bar a group; `None` where a group has none.
 #[derive(Clone, Debug)]
 pub struct Bars {
@@ -85,10 +93,7 @@ type DrawResult = Result<(), Box<dyn std::error::Error>>;
 /// When it cannot be drawn.
 pub fn bars(labels: &Labels, groups: &[String], series: &[Bars]) -> anyhow::Result<Option<String>> {
     let all = series.iter().flat_map(|one| one.bars.iter().flatten());
-    let tops = all.map(|bar| {
-        bar.quartiles
-            .map_or(bar.value, |(_, high)| high.max(bar.value))
-    });
+    let tops = all.map(Bar::top);
     let highest = tops.fold(0.0, f64::max);
     if highest == 0.0 {
         return Ok(None);
@@ -137,11 +142,8 @@ pub fn bars(labels: &Labels, groups: &[String], series: &[Bars]) -> anyhow::Resu
             });
             chart.draw_series(whiskers)?;
             chart.draw_series(present().map(|(left, bar)| {
-                let top = bar
-                    .quartiles
-                    .map_or(bar.value, |(_, high)| high.max(bar.value));
                 let text = crate::figure::digits(bar.value);
-                Text::new(text, (left, top + highest * 0.05), (FONT, 12))
+                Text::new(text, (left, bar.top() + highest * 0.05), (FONT, 12))
             }))?;
         }
         chart
