@@ -9,7 +9,6 @@
 
 pub mod edge;
 pub mod exposition;
-pub mod pinned;
 mod sockets;
 
 use std::collections::{BTreeSet, VecDeque};

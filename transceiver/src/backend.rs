@@ -10,11 +10,19 @@ mod actions;
 pub mod codec;
 pub mod echo;
 pub mod g711;
+mod kept;
 pub mod link;
+mod loss;
+pub mod media_v1;
+mod session_view;
+mod voice;
 
+use std::borrow::Cow;
 use std::time::Instant;
 
-pub use actions::{Actions, Addressee, EdgeError};
+use serde::Deserialize;
+
+pub use actions::{Actions, Addressee, EdgeError, Losses};
 
 use crate::engine::ChannelId;
 use crate::playout::PlayoutEvent;
@@ -82,4 +90,17 @@ impl From<Heard> for Input<'_> {
             Heard::Key(key) => Self::Key(key),
         }
     }
+}
+
+/// The `type` of an event; `None` when it is no JSON object with one. Nothing else of the event is
+/// kept, and the type is borrowed from its text where it can be.
+pub(crate) fn event_type(event: &str) -> Option<Cow<'_, str>> {
+    let Head { kind } = serde_json::from_str(event).ok()?;
+    Some(kind)
+}
+
+#[derive(Deserialize)]
+struct Head<'a> {
+    #[serde(borrow, rename = "type")]
+    kind: Cow<'a, str>,
 }

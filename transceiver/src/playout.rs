@@ -377,6 +377,28 @@ impl Playout {
     }
 }
 
+/// What is known of the way to the client, as far as he reports it.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Way {
+    /// Time to the client and back.
+    pub round_trip: Option<Duration>,
+    /// Interarrival jitter of our packets there.
+    pub jitter: Option<Duration>,
+    /// The part of our packets that never arrived, 0 to 1.
+    pub loss: Option<f64>,
+}
+
+impl Way {
+    /// How much of what was sent has probably reached the ear: less by the way to the client, and
+    /// by what its jitter buffer holds, which is taken for a frame and twice the jitter. `None`
+    /// when the client has reported no round trip.
+    pub fn heard_samples(&self, sent: u64) -> Option<u64> {
+        let one_way = self.round_trip? / 2;
+        let buffer = Duration::from_millis(20) + self.jitter.unwrap_or_default() * 2;
+        Some(sent.saturating_sub(samples_of(one_way + buffer)))
+    }
+}
+
 /// How long so many samples play.
 pub fn duration_of(samples: u64) -> Duration {
     let (seconds, rest) = (samples / RATE_HZ, samples % RATE_HZ);
@@ -712,6 +734,17 @@ mod tests {
         let (packets, _) = run(&mut playout, start, 0, 5);
         playout.note_unsent(packets[0].1.content);
         assert_eq!(playout.position(), Some(played(1, 0)));
+    }
+
+    #[test]
+    fn what_is_on_its_way_has_not_been_heard() {
+        let mut way = Way::default();
+        assert_eq!(way.heard_samples(48_000), None);
+        way.round_trip = Some(Duration::from_millis(60));
+        assert_eq!(way.heard_samples(48_000), Some(48_000 - 50 * 48));
+        way.jitter = Some(Duration::from_millis(5));
+        assert_eq!(way.heard_samples(48_000), Some(48_000 - 60 * 48));
+        assert_eq!(way.heard_samples(960), Some(0));
     }
 
     #[test]

@@ -310,6 +310,7 @@ impl Session {
             delivery: self.delivery,
             repairs: self.inbound.repairs(),
             counts: self.counts,
+            losses: self.actions.lost(),
             replies_dropped: self.actions.dropped(),
             failure: self.failure.clone(),
         }
@@ -475,6 +476,7 @@ impl Session {
                 let format = self.engine.audio_format();
                 let clock_rate_hz = format.map_or(1, |format| format.clock_rate_hz);
                 self.delivery.note(&report, clock_rate_hz);
+                self.actions.set_way(self.way());
             }
             Event::Closed => return Progress::Ended(EndReason::ClientClosed),
         }

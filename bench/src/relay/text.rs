@@ -75,7 +75,7 @@ fn noise(spread: Option<Spread>) -> String {
 }
 
 /// What keeps a line from being taken at its word.
-pub fn remarks(line: &Line) -> String {
+fn remarks(line: &Line) -> String {
     let mut remarks = Vec::new();
     let of = line.window_count;
     if line.fates.wrong() > 0 {
@@ -93,8 +93,7 @@ pub fn remarks(line: &Line) -> String {
     remarks.join(", ")
 }
 
-/// What to mind about the result as a whole.
-pub fn notes(report: &Report) -> Vec<String> {
+fn notes(report: &Report) -> Vec<String> {
     let mut notes =
         vec![
         format!(

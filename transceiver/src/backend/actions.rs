@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::codec::CodecCommand;
 use super::link::{LinkClass, LinkCommand};
 use crate::engine::{AudioCodec, AudioOut, ChannelId};
-use crate::playout::{Frame, MarkId, Playout, SegmentId};
+use crate::playout::{Frame, MarkId, Playout, SegmentId, Way};
 use crate::session::EndReason;
 use crate::session::events::{EventFault, EventIds, Profile};
 
@@ -32,6 +32,20 @@ pub enum Addressee {
     Channel(ChannelId),
     /// Whoever speaks for the client on the sideband.
     Sideband,
+}
+
+/// What was lost or wrong on the way between the client and the backend. Only grows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Losses {
+    /// Samples at 48 kHz of the caller that the backend never got, because it was not there in
+    /// time.
+    pub unheard_samples: u64,
+    /// Samples at 48 kHz of the backend that were not taken, because too much waited.
+    pub refused_samples: u64,
+    /// Messages of the backend that made no sense.
+    pub faults: u64,
+    /// Flushes that cut something off.
+    pub flushes: u64,
 }
 
 /// Something that the edge itself reports to the client, as the Realtime API's `error`.
@@ -66,6 +80,8 @@ pub struct Actions {
     codec: VecDeque<CodecCommand>,
     close: Option<EndReason>,
     dropped: u64,
+    losses: Losses,
+    way: Way,
 }
 
 impl Actions {
@@ -86,6 +102,8 @@ impl Actions {
             codec: VecDeque::new(),
             close: None,
             dropped: 0,
+            losses: Losses::default(),
+            way: Way::default(),
         }
     }
 
@@ -119,6 +137,26 @@ impl Actions {
         }
     }
 
+    /// What was lost so far, to add to.
+    pub fn losses(&mut self) -> &mut Losses {
+        &mut self.losses
+    }
+
+    /// What was lost so far.
+    pub fn lost(&self) -> Losses {
+        self.losses
+    }
+
+    /// What the client has reported of the way to it.
+    pub fn way(&self) -> Way {
+        self.way
+    }
+
+    /// Notes what the client reports of the way to it.
+    pub fn set_way(&mut self, way: Way) {
+        self.way = way;
+    }
+
     /// What waits to be said to the caller, at his pace.
     pub fn playout(&mut self) -> &mut Playout {
         &mut self.playout
@@ -131,7 +169,10 @@ impl Actions {
 
     /// Plays a frame behind what waits; dropped and counted when too much does.
     pub fn play(&mut self, frame: Frame) {
-        self.dropped += u64::from(self.playout.push(frame).is_err());
+        let samples = u64::from(frame.samples);
+        if self.playout.push(frame).is_err() {
+            self.losses.refused_samples += samples;
+        }
     }
 
     /// Reports when what waits has been played; dropped and counted when too many marks wait.
@@ -275,19 +316,25 @@ impl Actions {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::backend::link::{LinkBody, LinkMessage};
-
-    fn actions() -> Actions {
-        let id = "sess_1".to_owned();
+impl Actions {
+    /// Those of a session with an Opus client that can hear.
+    pub(crate) fn for_tests() -> Self {
         let profile = Profile {
-            id,
+            id: "sess_1".to_owned(),
             model: None,
             members: Default::default(),
         };
-        Actions::new(profile, 1)
+        let mut actions = Self::new(profile, 1);
+        actions.set_client_codec(Some(AudioCodec::Opus));
+        actions.playout().release();
+        actions
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::link::{LinkBody, LinkMessage};
 
     fn packet(sequence: u64) -> AudioOut {
         let payload = [0u8; 4].as_slice().into();
@@ -307,7 +354,7 @@ mod tests {
 
     #[test]
     fn keeps_the_oldest_audio_and_counts_what_it_drops() {
-        let mut actions = actions();
+        let mut actions = Actions::for_tests();
         for sequence in 0..AUDIO_MAX as u64 + 3 {
             actions.pass_audio(packet(sequence));
         }
@@ -317,7 +364,7 @@ mod tests {
 
     #[test]
     fn the_sideband_sees_what_the_client_is_sent_only_while_it_listens() {
-        let mut actions = actions();
+        let mut actions = Actions::for_tests();
         actions.say(Addressee::Client, "1".into());
         actions.set_tap(true);
         actions.say(Addressee::Client, "2".into());
@@ -331,7 +378,7 @@ mod tests {
 
     #[test]
     fn a_sideband_that_is_told_too_much_is_told_how_much_it_missed() {
-        let mut actions = actions();
+        let mut actions = Actions::for_tests();
         actions.set_tap(true);
         for n in 0..SAID_MAX + 5 {
             actions.say(Addressee::Sideband, n.to_string());
@@ -342,7 +389,7 @@ mod tests {
 
     #[test]
     fn too_much_audio_for_the_link_is_dropped_and_too_much_control_ends_the_session() {
-        let mut actions = actions();
+        let mut actions = Actions::for_tests();
         for _ in 0..LINK_COMMANDS_MAX + 7 {
             actions.link(send(LinkClass::Audio));
         }

@@ -89,7 +89,6 @@ impl Echo {
 mod tests {
     use super::*;
     use crate::engine::{AudioCodec, AudioIn};
-    use crate::session::events::Profile;
     use crate::session::inbound::KeyPress;
     use std::time::Duration;
 
@@ -117,12 +116,7 @@ mod tests {
 
     /// What is played: distances from the first sequence number and timestamp, and the marker.
     fn play(inputs: Vec<Input<'_>>) -> Vec<(u64, u32, bool)> {
-        let profile = Profile {
-            id: "sess_1".into(),
-            model: None,
-            members: Default::default(),
-        };
-        let mut actions = Actions::new(profile, 1);
+        let mut actions = Actions::for_tests();
         let mut echo = Echo::default();
         let mut played = Vec::new();
         for input in inputs {

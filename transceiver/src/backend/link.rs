@@ -155,9 +155,24 @@ impl LinkCause {
     }
 }
 
+/// A reason as a close frame can carry it: at most 123 bytes (RFC 6455, 5.5 and 7.1.6).
+pub(super) fn close_reason(reason: &str) -> String {
+    let end = reason.floor_char_boundary(CLOSE_REASON_BYTES_MAX);
+    reason[..end].to_owned()
+}
+
+/// A control frame has 125 bytes, of which the code takes two.
+const CLOSE_REASON_BYTES_MAX: usize = 123;
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_reason_is_cut_between_characters() {
+        assert_eq!(close_reason("short"), "short");
+        assert_eq!(close_reason(&"é".repeat(100)).len(), 122);
+    }
 
     #[test]
     fn every_cause_has_its_own_index_and_label() {

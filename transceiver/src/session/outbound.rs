@@ -1,6 +1,6 @@
 //! What goes to the client: datagrams by the right path, audio, and events.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use syrinx_shared::wire::demux::{Protocol, classify};
 
@@ -9,7 +9,7 @@ use super::paths::PathIndex;
 use super::{Session, Step, TransmitSink};
 use crate::backend::{Addressee, ClientEvent, Input};
 use crate::engine::{AudioOut, ChannelId, ChannelWrite, Transmit};
-use crate::playout::{self, Packet};
+use crate::playout::{self, Packet, Way};
 
 impl Session {
     /// STUN answers go back by the path of the request; all else goes by the current one, whatever
@@ -92,6 +92,19 @@ impl Session {
         }
         self.actions.pop_event();
         self.wake_engine(now)
+    }
+
+    /// What is known of the way to the client.
+    pub(super) fn way(&self) -> Way {
+        let sent = self.counts.audio_out_packets;
+        let jitter_ms = self.delivery.jitter_ms;
+        Way {
+            round_trip: self.delivery.round_trip,
+            jitter: jitter_ms.and_then(|ms| Duration::try_from_secs_f64(ms / 1e3).ok()),
+            // Counts of packets: exact in 53 bits.
+            loss: (self.delivery.is_reported && sent > 0)
+                .then(|| self.delivery.lost_packets as f64 / sent as f64),
+        }
     }
 
     /// Sends what is due. A packet that the client takes none of does not count as played.

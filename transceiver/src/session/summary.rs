@@ -6,6 +6,7 @@ use syrinx_shared::route::{ClientSocket, SessionRef};
 
 use super::inbound::Repairs;
 use super::{Delivery, Reception};
+use crate::backend::Losses;
 
 /// Why a session ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -137,6 +138,8 @@ pub struct Summary {
     pub repairs: Repairs,
     /// What else was counted.
     pub counts: Counts,
+    /// What was lost or wrong between the client and the backend.
+    pub losses: Losses,
     /// Replies left out because too many waited.
     pub replies_dropped: u64,
     /// The engine's error, for [`EndReason::EngineFailed`].

@@ -1,3 +1,0 @@
-module syrinx.invalid/bench/pion-echo
-
-go 1.19
