@@ -18,23 +18,31 @@ PURE       := syrinx-shared syrinx-relay syrinx-transceiver
 # Where `install` takes the daemons from.
 BUILT      ?= target/release
 BROWSER    := bench/tests/browser
+EXAMPLES   := transceiver/examples
+# Where the packages of the Python examples are installed, and the tests' own.
+PYTHON     := target/python
 comma      := ,
 # What `bench` sets the relay against; kernel DNAT needs namespaces, and so root.
 RIVALS     := syrinx,syrinx-mmsg,go,go-raw,coturn,direct$(if $(filter 0,$(shell id -u)),$(comma)dnat)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test bench bench-quick bench-peers check ci fmt format lint docs purity units \
+.PHONY: help run demo-agent python test bench bench-quick bench-peers check ci fmt format lint docs purity units \
         prerequisites browser install uninstall clean
 
 help: ## List these commands
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## Build, start relay and transceiver on localhost, print the page's address; ^C stops
 	$(CARGO) build --release --bin syrinx-relay --bin syrinx-transceiver
 	systemd/run-local
 
+demo-agent: prerequisites python ## The same with a small voice agent that hears, answers and is interrupted
+	$(CARGO) build --release --bin syrinx-relay --bin syrinx-transceiver
+	$(EXAMPLES)/demo-agent target/release $(PYTHON)/bin/python
+
 # Cargo builds the daemons, which the tests start, before it runs the first test.
-test: prerequisites browser ## Run every test, the real browser's among them
+test: prerequisites browser python ## Run every test, the real browser's among them
+	$(PYTHON)/bin/python -m unittest discover --start-directory bench/tests/backends
 	$(CARGO) test --workspace
 
 bench: bench-peers ## Measure the relay against its rivals; results in target/bench
@@ -95,6 +103,14 @@ browser: $(BROWSER)/node_modules/.package-lock.json
 
 $(BROWSER)/node_modules/.package-lock.json: $(BROWSER)/package-lock.json
 	cd $(BROWSER) && npm ci --no-audit --no-fund
+
+# The examples' packages, and the recogniser with its model, in a place of their own.
+python: $(PYTHON)/.installed
+
+$(PYTHON)/.installed: $(EXAMPLES)/requirements.txt
+	python3 -m venv $(PYTHON)
+	$(PYTHON)/bin/pip install --quiet --disable-pip-version-check --requirement $<
+	touch $@
 
 install: ## Install binaries, units, sysctl profile and examples; starts nothing (DESTDIR, PREFIX)
 	@test -x $(BUILT)/syrinx-relay -a -x $(BUILT)/syrinx-transceiver || \

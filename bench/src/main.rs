@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 use signal_hook::consts::{SIGINT, SIGTERM};
-use syrinx_bench::{compare, impair, relay, result_file};
+use syrinx_bench::{compare, impair, page, relay, result_file};
 
 /// Load generator and yardstick of the Syrinx WebRTC edge.
 #[derive(Parser)]
@@ -24,6 +24,8 @@ enum Verb {
     Relay(Box<relay::run::Options>),
     /// Stand between clients and a relay as an impaired network.
     Impair(Box<impair::run::Options>),
+    /// Make one HTML page of results, with tables and charts.
+    Report(page::Options),
     /// Say what changed from one result file to another, and what is noise.
     Compare {
         /// The result before.
@@ -53,6 +55,7 @@ fn dispatch(verb: &Verb) -> anyhow::Result<()> {
             );
             Ok(())
         }
+        Verb::Report(options) => page::run(options),
         Verb::Compare { a, b } => {
             print!("{}", compare::files(a, b)?);
             Ok(())

@@ -9,6 +9,7 @@
 
 pub mod edge;
 pub mod exposition;
+pub mod pinned;
 mod sockets;
 
 use std::collections::{BTreeSet, VecDeque};

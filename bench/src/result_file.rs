@@ -1,6 +1,7 @@
 //! Result files: written whole or not at all, read back by `compare`.
 
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use anyhow::Context;
@@ -19,7 +20,12 @@ pub fn write(path: &Path, text: &str) -> anyhow::Result<()> {
         .filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder).with_context(name)?;
-    let mut file = tempfile::NamedTempFile::new_in(folder).with_context(name)?;
+    // A result is for others to read, as far as the user's umask allows.
+    let readable = std::fs::Permissions::from_mode(0o666);
+    let file = tempfile::Builder::new()
+        .permissions(readable)
+        .tempfile_in(folder);
+    let mut file = file.with_context(name)?;
     file.write_all(text.as_bytes()).with_context(name)?;
     file.persist(path).with_context(name)?;
     Ok(())

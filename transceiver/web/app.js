@@ -3,16 +3,18 @@
 // It speaks the same API as any client: an SDP offer posted to CALLS_URL, a DELETE on the Location
 // that came back. The offer never waits for ICE gathering: the relay learns this browser's address
 // from its first check. What the page knows is also readable as `window.syrinx`, so that a test
-// asserts on figures and not on pixels.
-"use strict";
+// asserts on figures and not on pixels. What is said and what is logged have files of their own.
+
+import { Conversation } from "./conversation.js";
+import { EventLog } from "./events.js";
 
 const CALLS_URL = "/v1/realtime/calls";
 const CHANNEL_LABEL = "oai-events";
 const ANSWER_WAIT_MS = 15_000;
 const HANG_UP_WAIT_MS = 2_000;
 const STATS_EVERY_MS = 1_000;
-const EVENTS_KEPT_MAX = 200;
-const EVENT_SHOWN_CHARS_MAX = 2_000;
+const MODEL_KEPT = "syrinx.models";
+const MODELS_KEPT_MAX = 8;
 // Below this a microphone in a quiet room is noise; the meters start here.
 const LEVEL_FLOOR_DB = -60;
 const PEAK_FALL_DB_PER_S = 20;
@@ -42,17 +44,29 @@ const FACTS = [
 
 // The same page with ?raw=1 leaves the microphone unprocessed: an echo canceller would take out
 // just the signal that a measurement of this echo wants to see.
-const raw = new URLSearchParams(location.search).get("raw") === "1";
+// And ?model=NAME fills in the model.
+const query = new URLSearchParams(location.search);
+const raw = query.get("raw") === "1";
 
 const $ = (id) => document.getElementById(id);
 
 /** What a test may read. `state` is one of idle, microphone, connecting, live, interrupted,
  *  ended, failed; `phases` are milliseconds from the moment the microphone was ready. */
 const syrinx = {
-  state: "idle", error: null, phases: {}, stats: {}, events: [], connectionStates: [],
+  state: "idle", error: null, phases: {}, stats: {}, connectionStates: [],
   location: null, localStream: null, remoteStream: null,
+  get events() { return log.entries; },
+  get turns() {
+    return conversation.turns.map(({ who, id, text, note }) => ({ who, id, text, note }));
+  },
 };
 window.syrinx = syrinx;
+
+const conversation = new Conversation($("turns"));
+const log = new EventLog({
+  list: $("events"), count: $("event-count"), text: $("filter-text"), way: $("filter-way"),
+  deltas: $("filter-deltas"),
+});
 
 let call = null;
 
@@ -60,7 +74,8 @@ let call = null;
 // The call
 
 class Call {
-  constructor() {
+  constructor(model) {
+    this.model = model;
     this.pc = null;
     this.channel = null;
     this.startedAt = null;
@@ -87,7 +102,7 @@ class Call {
     this.openChannel();
     await this.pc.setLocalDescription();
     this.mark("offer");
-    const { answer, url } = await postOffer(this.pc.localDescription.sdp);
+    const { answer, url } = await postOffer(this.pc.localDescription.sdp, this.model);
     syrinx.location = url;
     if (this.over) return hangUpAt(url);
     this.mark("answer");
@@ -117,7 +132,7 @@ class Call {
     if (connection === "connected") {
       this.mark("ice");
       this.mark("dtls");
-      setState("live", "Connected. Speak, and hear yourself.");
+      setState("live", "Connected. Say something.");
     } else if (connection === "disconnected") {
       setState("interrupted", "Nothing comes back from the relay. Waiting for it…");
     } else if (connection === "failed") {
@@ -133,7 +148,7 @@ class Call {
     this.channel = this.pc.createDataChannel(CHANNEL_LABEL);
     this.channel.addEventListener("open", () => {
       this.mark("channel");
-      sendButton.disabled = false;
+      enableSending(true);
     });
     this.channel.addEventListener("message", ({ data }) => this.receive(data));
     this.channel.addEventListener("close", () => {
@@ -143,19 +158,30 @@ class Call {
 
   receive(data) {
     const text = typeof data === "string" ? data : `(${data.byteLength ?? data.size} bytes)`;
-    let type = null;
-    try {
-      type = JSON.parse(text).type;
-    } catch {
-      // Shown as it came: an event that is no JSON is worth seeing.
-    }
-    if (type === "session.created") this.mark("session");
-    showEvent(this.elapsed(), "received", text);
+    const event = parseEvent(text);
+    if (event?.type === "session.created") this.mark("session");
+    log.add(this.elapsed(), "received", event?.type ?? null, text);
+    if (event) conversation.take(event);
   }
 
   send(text) {
     this.channel.send(text);
-    showEvent(this.elapsed(), "sent", text);
+    log.add(this.elapsed(), "sent", parseEvent(text)?.type ?? null, text);
+  }
+
+  /** Puts a text in place of something spoken, and asks for the answer to it. */
+  say(text) {
+    const content = [{ type: "input_text", text }];
+    const item = { type: "message", role: "user", content };
+    conversation.write(text);
+    this.send(JSON.stringify({ type: "conversation.item.create", item }));
+    this.send(JSON.stringify({ type: "response.create" }));
+  }
+
+  /** Stops the answer: its making at the backend, and what of it waits to be played. */
+  interrupt() {
+    if (conversation.answering) this.send(JSON.stringify({ type: "response.cancel" }));
+    this.send(JSON.stringify({ type: "output_audio_buffer.clear" }));
   }
 
   elapsed() {
@@ -191,7 +217,7 @@ class Call {
     else this.pc?.close();
     meters.stop();
     $("voice").srcObject = null;
-    sendButton.disabled = true;
+    enableSending(false);
     call = null;
     setState(state, state === "failed" ? "The call failed." : text, error);
   }
@@ -222,12 +248,12 @@ const MICROPHONE_ERRORS = {
 };
 
 /** Posts the offer. Resolves to the answer's SDP and the call's absolute URL. */
-async function postOffer(sdp) {
+async function postOffer(sdp, model) {
   let response;
   try {
-    response = await fetch(CALLS_URL, {
+    response = await fetch(model ? `${CALLS_URL}?${new URLSearchParams({ model })}` : CALLS_URL, {
       method: "POST",
-      headers: { "Content-Type": "application/sdp" },
+      headers: { "Content-Type": "application/sdp", ...authorization() },
       body: sdp,
       signal: AbortSignal.timeout(ANSWER_WAIT_MS),
     });
@@ -237,6 +263,7 @@ async function postOffer(sdp) {
       : "The transceiver cannot be reached. Is it running?");
   }
   const body = await response.text();
+  if (response.status === 401) askForKey();
   if (response.status !== 201) throw new Error(refusal(response, body));
   const where = response.headers.get("Location");
   if (!where) throw new Error("The transceiver answered without the call's Location.");
@@ -261,11 +288,23 @@ async function hangUpAt(url) {
   try {
     // keepalive lets the request outlive a page that is being left.
     await fetch(url, {
-      method: "DELETE", keepalive: true, signal: AbortSignal.timeout(HANG_UP_WAIT_MS),
+      method: "DELETE", headers: authorization(), keepalive: true,
+      signal: AbortSignal.timeout(HANG_UP_WAIT_MS),
     });
   } catch {
     // Harmless: the session ends by itself when its checks stop.
   }
+}
+
+/** A key is kept in its field alone, for as long as the page is open. */
+function authorization() {
+  const key = $("key").value.trim();
+  return key ? { Authorization: `Bearer ${key}` } : {};
+}
+
+function askForKey() {
+  $("key-field").hidden = false;
+  $("key").focus();
 }
 
 function release(stream) {
@@ -412,7 +451,21 @@ function tellLevel(id, level) {
 // ---------------------------------------------------------------------------------------------
 // What is shown
 
-const sendButton = $("send").querySelector("button");
+/** The event in a text, or null when there is none. */
+function parseEvent(text) {
+  try {
+    const event = JSON.parse(text);
+    return typeof event?.type === "string" ? event : null;
+  } catch {
+    // Shown as it came: an event that is no JSON is worth seeing.
+    return null;
+  }
+}
+
+function enableSending(on) {
+  for (const id of ["say", "send"]) $(id).querySelector("button").disabled = !on;
+  $("interrupt").disabled = !on;
+}
 
 function setState(state, text, error = null) {
   syrinx.state = state;
@@ -423,6 +476,8 @@ function setState(state, text, error = null) {
   const busy = !["idle", "ended", "failed"].includes(state);
   $("talk").disabled = busy;
   $("hangup").disabled = !busy;
+  $("model").disabled = busy;
+  $("key").disabled = busy;
 }
 
 function showError(id, text) {
@@ -471,38 +526,18 @@ function showFacts(facts) {
   for (const [id] of FACTS) $(`fact-${id}`).textContent = facts[id] ?? "–";
 }
 
-function showEvent(at_ms, way, text) {
-  syrinx.events.push({ at_ms, way, text });
-  const log = $("events");
-  const following = log.scrollHeight - log.scrollTop - log.clientHeight < 24;
-  const row = element("li");
-  const shown = text.length > EVENT_SHOWN_CHARS_MAX
-    ? `${text.slice(0, EVENT_SHOWN_CHARS_MAX)}… (${text.length} characters)` : text;
-  row.append(
-    element("time", { textContent: `${(at_ms / 1000).toFixed(2)} s` }),
-    element("span", { className: `way ${way}`, role: "img", ariaLabel: way,
-      textContent: way === "sent" ? "→" : "←" }),
-    element("code", { textContent: shown }),
-  );
-  log.append(row);
-  while (syrinx.events.length > EVENTS_KEPT_MAX) {
-    syrinx.events.shift();
-    log.firstElementChild.remove();
-  }
-  if (following) log.scrollTop = log.scrollHeight;
-}
-
 function element(name, properties = {}) {
   return Object.assign(document.createElement(name), properties);
 }
 
 function clearLastCall() {
   Object.assign(syrinx, {
-    phases: {}, stats: {}, events: [], connectionStates: [], location: null, localStream: null,
+    phases: {}, stats: {}, connectionStates: [], location: null, localStream: null,
     remoteStream: null,
   });
   layOut();
-  $("events").replaceChildren();
+  log.clear();
+  conversation.clear();
   $("duration").textContent = "0:00";
 }
 
@@ -512,13 +547,37 @@ function clearLastCall() {
 async function talk() {
   if (call) return;
   clearLastCall();
-  const started = new Call();
+  const model = $("model").value.trim();
+  keepModel(model);
+  const started = new Call(model);
   call = started;
   try {
     await started.start();
   } catch (error) {
     started.end("failed", error.message);
   }
+}
+
+/** Offers the models of earlier calls for the next one. */
+function keepModel(model) {
+  let known = [];
+  try {
+    known = JSON.parse(localStorage.getItem(MODEL_KEPT)) ?? [];
+    if (model) known = [model, ...known.filter((other) => other !== model)];
+    known.length = Math.min(known.length, MODELS_KEPT_MAX);
+    localStorage.setItem(MODEL_KEPT, JSON.stringify(known));
+  } catch {
+    // A browser that keeps nothing only offers nothing.
+  }
+  $("models").replaceChildren(...known.map((value) => element("option", { value })));
+}
+
+function sayWords(submit) {
+  submit.preventDefault();
+  const text = $("words").value.trim();
+  if (!text || !call) return;
+  call.say(text);
+  $("words").value = "";
 }
 
 function sendEvent(submit) {
@@ -534,7 +593,14 @@ function sendEvent(submit) {
 }
 
 layOut();
+$("model").value = query.get("model") ?? "";
+keepModel("");
 $("talk").addEventListener("click", talk);
 $("hangup").addEventListener("click", () => call?.end("ended"));
+$("interrupt").addEventListener("click", () => call?.interrupt());
+$("say").addEventListener("submit", sayWords);
 $("send").addEventListener("submit", sendEvent);
+addEventListener("keydown", ({ key }) => {
+  if (key === "Escape" && !$("interrupt").disabled) call?.interrupt();
+});
 addEventListener("pagehide", () => call?.end("ended"));

@@ -2,152 +2,106 @@
 
 use std::path::Path;
 
-use anyhow::{Context, anyhow};
-use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged};
-use plotters::prelude::*;
+use anyhow::Context;
 
 use super::report::{Line, Report};
 use super::scenario::Scenario;
 use super::target::Kind;
+use crate::chart::{self, Bar, Bars, Labels};
 use crate::result_file;
-
-const SIZE: (u32, u32) = (1_280, 560);
-/// Room above the highest bar for its label and the legend.
-const HEADROOM: f64 = 1.3;
-/// The part of a group's width that its bars fill.
-const GROUP_FILL: f64 = 0.8;
+use crate::stats::Spread;
 
 /// Draws `report` into the SVG file `path`.
 ///
 /// # Errors
 /// When there is nothing to draw or the file cannot be written.
 pub fn write(path: &Path, report: &Report) -> anyhow::Result<()> {
-    result_file::write(path, &svg(report)?)
+    let svg = costs(report)?;
+    let svg = svg.context("nothing to draw: no window without loss had a process to charge")?;
+    result_file::write(path, &svg)
 }
 
-/// The picture's text.
+/// What a datagram cost; `None` when no window has a cost.
 ///
 /// # Errors
-/// When no window of the report has a cost.
-pub fn svg(report: &Report) -> anyhow::Result<String> {
-    let lines: Vec<(&Line, f64)> = report
-        .summary
-        .iter()
-        .filter_map(|line| Some((line, line.cpu_ns_each?.median)))
-        .collect();
-    let highest = lines.iter().map(|(_, cost)| *cost).fold(0.0, f64::max);
-    if highest == 0.0 {
-        return Err(anyhow!(
-            "nothing to draw: no window without loss had a process to charge"
-        ));
-    }
-    let mut text = String::new();
-    draw(&mut text, report, &lines, highest)
-        .map_err(|error| anyhow!("{error}"))
-        .context("cannot draw the result")?;
-    Ok(text)
+/// When it cannot be drawn.
+pub fn costs(report: &Report) -> anyhow::Result<Option<String>> {
+    let labels = Labels {
+        title: format!(
+            "CPU time of the relay a delivered, verified datagram ({} clients, one core)",
+            report.client_count
+        ),
+        across: String::new(),
+        up: "ns a datagram, median of rounds".to_owned(),
+    };
+    grouped(report, &labels, |line| line.cpu_ns_each)
 }
 
-type DrawResult = Result<(), Box<dyn std::error::Error>>;
+/// How much less than the Go relay a datagram cost; `None` when that did not take part.
+///
+/// # Errors
+/// When it cannot be drawn.
+pub fn ratios(report: &Report) -> anyhow::Result<Option<String>> {
+    let labels = Labels {
+        title: "CPU time of the Go relay divided by this one's (more is better)".to_owned(),
+        across: String::new(),
+        up: "ratio, median of rounds".to_owned(),
+    };
+    // Its ratio to itself is no news.
+    grouped(report, &labels, |line| {
+        line.go_over_this.filter(|_| line.kind != Kind::Go)
+    })
+}
 
-fn draw(text: &mut String, report: &Report, lines: &[(&Line, f64)], highest: f64) -> DrawResult {
-    let scenarios: Vec<Scenario> = Scenario::ALL
-        .into_iter()
-        .filter(|scenario| lines.iter().any(|(line, _)| line.scenario == *scenario))
+/// The delay of lone and of paced datagrams, at the median; `None` when none was measured.
+///
+/// # Errors
+/// When it cannot be drawn.
+pub fn delays(report: &Report) -> anyhow::Result<Option<String>> {
+    let labels = Labels {
+        title: "Delay from the intended send to the verified arrival, median".to_owned(),
+        across: String::new(),
+        up: "µs, median of rounds".to_owned(),
+    };
+    grouped(report, &labels, |line| line.delay_p50_us)
+}
+
+/// A group of bars for each situation that has any, a colour for each target.
+fn grouped(
+    report: &Report,
+    labels: &Labels,
+    value: impl Fn(&Line) -> Option<Spread>,
+) -> anyhow::Result<Option<String>> {
+    let lines: Vec<(&Line, Spread)> = report
+        .summary
+        .iter()
+        .filter_map(|line| Some((line, value(line)?)))
         .collect();
+    let has = |scenario: &Scenario| lines.iter().any(|(line, _)| line.scenario == *scenario);
+    let scenarios: Vec<Scenario> = Scenario::ALL.into_iter().filter(has).collect();
     let mut kinds: Vec<Kind> = lines.iter().map(|(line, _)| line.kind).collect();
     kinds.sort_unstable();
     kinds.dedup();
-
-    let area = SVGBackend::with_string(text, SIZE).into_drawing_area();
-    area.fill(&WHITE)?;
-    let caption = format!(
-        "CPU time of the relay a delivered, verified datagram ({} clients, one core)",
-        report.client_count
-    );
-    let mut chart = ChartBuilder::on(&area)
-        .caption(caption, ("sans-serif", 20))
-        .margin(12)
-        .x_label_area_size(40)
-        .y_label_area_size(70)
-        .build_cartesian_2d(Groups(scenarios.len()), 0.0..highest * HEADROOM)?;
-    chart
-        .configure_mesh()
-        .disable_x_mesh()
-        .light_line_style(TRANSPARENT)
-        .y_label_formatter(&|cost: &f64| format!("{cost:.0}"))
-        .y_desc("ns a datagram, median of rounds")
-        .x_label_formatter(&|at: &f64| label(&scenarios, *at))
-        .x_labels(scenarios.len())
-        .draw()?;
-    let width = GROUP_FILL / kinds.len() as f64;
-    for (place, kind) in kinds.iter().enumerate() {
-        let colour = Palette99::pick(place).mix(0.85);
-        let bars = lines
-            .iter()
-            .filter(|(line, _)| line.kind == *kind)
-            .map(|(line, cost)| {
-                let group = scenarios
-                    .iter()
-                    .position(|scenario| *scenario == line.scenario);
-                let left = group.unwrap_or(0) as f64 - GROUP_FILL / 2.0 + place as f64 * width;
-                (left, *cost)
-            });
-        let bars: Vec<(f64, f64)> = bars.collect();
-        let rectangles = bars.iter().map(|(left, cost)| {
-            Rectangle::new(
-                [(*left, 0.0), (left + width * 0.95, *cost)],
-                colour.filled(),
-            )
-        });
-        chart
-            .draw_series(rectangles)?
-            .label(kind.name())
-            .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 12, y + 5)], colour.filled()));
-        chart.draw_series(bars.iter().map(|(left, cost)| {
-            let text = format!("{cost:.0}");
-            Text::new(text, (*left, cost + highest * 0.04), ("sans-serif", 12))
-        }))?;
-    }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
-        .background_style(WHITE.mix(0.9))
-        .border_style(BLACK.mix(0.3))
-        .draw()?;
-    area.present()?;
-    Ok(())
+    let series = kinds.iter().map(|kind| {
+        let bar = |scenario: &Scenario| {
+            let is_it = |line: &Line| line.kind == *kind && line.scenario == *scenario;
+            let (_, spread) = lines.iter().find(|(line, _)| is_it(line))?;
+            Some(Bar {
+                value: spread.median,
+                quartiles: (spread.count > 1).then_some((spread.low, spread.high)),
+            })
+        };
+        Bars {
+            name: kind.name().to_owned(),
+            bars: scenarios.iter().map(bar).collect(),
+        }
+    });
+    let groups: Vec<String> = scenarios
+        .iter()
+        .map(|scenario| scenario.name().replace('_', " "))
+        .collect();
+    chart::bars(labels, &groups, &series.collect::<Vec<_>>())
 }
-
-fn label(scenarios: &[Scenario], at: f64) -> String {
-    let name = scenarios
-        .get(at.round() as usize)
-        .map_or("", |scenario| scenario.name());
-    name.replace('_', " ")
-}
-
-/// The horizontal axis: group *n* stands at *n*, and has a label there and nowhere else.
-struct Groups(usize);
-
-impl Ranged for Groups {
-    type FormatOption = NoDefaultFormatting;
-    type ValueType = f64;
-
-    fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
-        let part = (value + 0.5) / self.0 as f64;
-        limit.0 + (part * f64::from(limit.1 - limit.0)) as i32
-    }
-
-    fn key_points<Hint: KeyPointHint>(&self, _hint: Hint) -> Vec<f64> {
-        (0..self.0).map(|group| group as f64).collect()
-    }
-
-    fn range(&self) -> std::ops::Range<f64> {
-        -0.5..self.0 as f64 - 0.5
-    }
-}
-
-impl plotters::coord::ranged1d::ValueFormatter<f64> for Groups {}
 
 #[cfg(test)]
 mod tests {
@@ -193,12 +147,13 @@ mod tests {
 
     #[test]
     fn draws_a_bar_and_a_label_for_each_line() {
-        let svg = svg(&report(vec![
+        let svg = costs(&report(vec![
             line(Scenario::ToTransceiverSaturated, Kind::Syrinx, 871.0),
             line(Scenario::ToTransceiverSaturated, Kind::Go, 3_412.0),
             line(Scenario::Idle, Kind::Go, 20_123.0),
         ]))
-        .expect("drawn");
+        .expect("drawn")
+        .expect("there are costs");
         for part in [
             "871",
             "3412",
@@ -214,6 +169,8 @@ mod tests {
 
     #[test]
     fn says_when_there_is_nothing_to_draw() {
-        assert!(svg(&report(Vec::new())).is_err());
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("plot.svg");
+        assert!(write(&path, &report(Vec::new())).is_err() && !path.exists());
     }
 }

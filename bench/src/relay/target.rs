@@ -7,25 +7,17 @@
 //! held relay's socket and releases it; until the backlog is gone the relay finds work whenever it
 //! looks, as it would under a generator of infinite speed.
 
-use std::fs::File;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
 use super::passage::Passage;
 use crate::cpu::ProcessClock;
-
-/// How long a target gets to end before it is killed.
-const END_AFTER: Duration = Duration::from_secs(2);
-/// How much of a failed target's log the error shows, in bytes.
-const LOG_TAIL_BYTES: usize = 800;
+use crate::process::pinned::Pinned;
 
 /// What fits 208 KiB, the system's default for a receive buffer.
 const COTURN_BACKLOG_MAX: u64 = 96;
@@ -158,20 +150,13 @@ pub struct Target {
 #[derive(Debug)]
 enum Work {
     Nobody,
-    Process(Process),
+    Process(Pinned),
     /// Threads of the kernel, in namespaces that go with the target.
     Kernel {
         clocks: Vec<ProcessClock>,
-        blocker: Process,
+        blocker: Pinned,
         _passage: Passage,
     },
-}
-
-#[derive(Debug)]
-struct Process {
-    child: Child,
-    clock: ProcessClock,
-    log: PathBuf,
 }
 
 impl Target {
@@ -184,7 +169,7 @@ impl Target {
             None => Work::Nobody,
             Some((program, arguments)) => {
                 let log = folder.join(format!("{}.log", recipe.kind.name()));
-                Work::Process(Process::start(program, arguments, recipe.core, log)?)
+                Work::Process(start(program, arguments, recipe.core, log)?)
             }
         };
         Ok(Self {
@@ -205,7 +190,7 @@ impl Target {
         let clocks = clocks.collect::<Result<_, _>>()?;
         let arguments = ["-f", BLOCKER_PRIORITY, "sh", "-c", BLOCKER].map(str::to_owned);
         let log = folder.join("blocker.log");
-        let blocker = Process::start(Path::new("chrt"), &arguments, core, log)?;
+        let blocker = start(Path::new("chrt"), &arguments, core, log)?;
         blocker.signal(Signal::SIGSTOP)?;
         Ok(Self {
             kind: Kind::Dnat,
@@ -235,7 +220,7 @@ impl Target {
         self.check()?;
         Ok(match &self.work {
             Work::Nobody => Duration::ZERO,
-            Work::Process(process) => process.clock.read()?,
+            Work::Process(process) => process.cpu()?,
             Work::Kernel { clocks, .. } => clocks
                 .iter()
                 .map(ProcessClock::read)
@@ -248,12 +233,7 @@ impl Target {
         let Work::Process(process) = &self.work else {
             return None;
         };
-        let pid = process.child.id();
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        let line = status
-            .lines()
-            .find_map(|line| line.strip_prefix("VmRSS:"))?;
-        line.split_whitespace().next()?.parse().ok()
+        process.resident_kib()
     }
 
     /// Stops it where it is; the kernel goes on queueing for it.
@@ -292,7 +272,7 @@ impl Target {
         else {
             return Ok(());
         };
-        let Some(status) = process.child.try_wait()? else {
+        let Some(status) = process.ended()? else {
             return Ok(());
         };
         let (name, log) = (self.kind.name(), process.log_tail());
@@ -304,66 +284,16 @@ impl Target {
     }
 }
 
-impl Process {
-    fn start(
-        program: &Path,
-        arguments: &[String],
-        core: usize,
-        log: PathBuf,
-    ) -> Result<Self, TargetError> {
-        let start = |source| TargetError::Start {
-            program: program.display().to_string(),
-            source,
-        };
-        if program.components().count() > 1 && !program.exists() {
-            return Err(start(io::ErrorKind::NotFound.into()));
-        }
-        let output = File::create(&log)?;
-        let child = Command::new("taskset")
-            .args(["-c", &core.to_string()])
-            .arg(program)
-            .args(arguments)
-            // ^C is for the bench, which ends its targets itself.
-            .process_group(0)
-            .stdin(Stdio::null())
-            .stdout(output.try_clone()?)
-            .stderr(output)
-            .spawn()
-            .map_err(start)?;
-        let clock = ProcessClock::of(child.id())?;
-        Ok(Self { child, clock, log })
-    }
-
-    fn signal(&self, signal: Signal) -> io::Result<()> {
-        Ok(kill(self.pid(), signal)?)
-    }
-
-    fn pid(&self) -> Pid {
-        Pid::from_raw(self.child.id().cast_signed())
-    }
-
-    fn log_tail(&self) -> String {
-        let log = std::fs::read(&self.log).unwrap_or_default();
-        String::from_utf8_lossy(&log[log.len().saturating_sub(LOG_TAIL_BYTES)..]).into_owned()
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // A stopped process takes no signal but SIGKILL until it goes on. One that is gone already
-        // makes these calls fail, which is as good.
-        let _ = kill(self.pid(), Signal::SIGCONT);
-        let _ = kill(self.pid(), Signal::SIGTERM);
-        let begun = Instant::now();
-        while begun.elapsed() < END_AFTER {
-            if !matches!(self.child.try_wait(), Ok(None)) {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn start(
+    program: &Path,
+    arguments: &[String],
+    core: usize,
+    log: PathBuf,
+) -> Result<Pinned, TargetError> {
+    Pinned::start(program, arguments, core, log).map_err(|source| TargetError::Start {
+        program: program.display().to_string(),
+        source,
+    })
 }
 
 /// A UDP address on loopback that nothing uses.
@@ -376,6 +306,8 @@ pub fn free_addr() -> io::Result<SocketAddr> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
 
     fn sleeper(arguments: &[&str]) -> Recipe {
@@ -401,7 +333,8 @@ mod tests {
         };
         let pid = process.pid();
         drop(target);
-        assert!(kill(pid, None).is_err(), "the process is gone");
+        let gone = std::fs::metadata(format!("/proc/{pid}")).is_err();
+        assert!(gone, "the process is gone");
     }
 
     #[test]

@@ -75,7 +75,7 @@ fn noise(spread: Option<Spread>) -> String {
 }
 
 /// What keeps a line from being taken at its word.
-fn remarks(line: &Line) -> String {
+pub fn remarks(line: &Line) -> String {
     let mut remarks = Vec::new();
     let of = line.window_count;
     if line.fates.wrong() > 0 {
@@ -93,7 +93,8 @@ fn remarks(line: &Line) -> String {
     remarks.join(", ")
 }
 
-fn notes(report: &Report) -> Vec<String> {
+/// What to mind about the result as a whole.
+pub fn notes(report: &Report) -> Vec<String> {
     let mut notes =
         vec![
         format!(

@@ -7,7 +7,7 @@
 //! | `GET /v1/realtime/calls/{id}` | 200, JSON: how the call is doing |
 //! | `DELETE /v1/realtime/calls/{id}`, `POST ..../{id}/hangup` | 200 |
 //! | `POST /v1/realtime?model=..`, `POST /v1/realtime/sessions` | older names of the first two |
-//! | `GET /`, `/app.js`, `/style.css` | the page |
+//! | `GET /`, and the scripts and the style it names | the page |
 //!
 //! Every error is JSON ([`ApiError`]). Where API keys are configured each request needs one, or an
 //! ephemeral key; what each of them may is the [`Gate`]'s business. What a call is, the [`Desk`]

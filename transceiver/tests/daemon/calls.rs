@@ -288,6 +288,8 @@ fn the_page_is_served_with_a_policy_that_lets_nothing_else_in() {
     for (path, kind) in [
         ("/", "text/html; charset=utf-8"),
         ("/app.js", "text/javascript; charset=utf-8"),
+        ("/conversation.js", "text/javascript; charset=utf-8"),
+        ("/events.js", "text/javascript; charset=utf-8"),
         ("/style.css", "text/css; charset=utf-8"),
     ] {
         let answer = transceiver.ask("GET", path, &[], b"");

@@ -1,4 +1,4 @@
-//! The page: four files, compiled in, so that the binary is all there is to install.
+//! The page: a few files, compiled in, so that the binary is all there is to install.
 
 use axum::Router;
 use axum::http::header::{self, HeaderName};
@@ -11,22 +11,47 @@ use syrinx_shared::http::ApiError;
 const POLICY: &str = "default-src 'self'; base-uri 'none'; form-action 'none'; \
                       frame-ancestors 'none'; object-src 'none'";
 
-const HTML: &str = include_str!("../../../web/index.html");
-const SCRIPT: &str = include_str!("../../../web/app.js");
-const STYLE: &str = include_str!("../../../web/style.css");
-const ICON: &str = include_str!("../../../web/icon.svg");
+const SCRIPT_TYPE: &str = "text/javascript; charset=utf-8";
+
+/// Path, media type, text.
+const FILES: [(&str, &str, &str); 6] = [
+    (
+        "/",
+        "text/html; charset=utf-8",
+        include_str!("../../../web/index.html"),
+    ),
+    ("/app.js", SCRIPT_TYPE, include_str!("../../../web/app.js")),
+    (
+        "/conversation.js",
+        SCRIPT_TYPE,
+        include_str!("../../../web/conversation.js"),
+    ),
+    (
+        "/events.js",
+        SCRIPT_TYPE,
+        include_str!("../../../web/events.js"),
+    ),
+    (
+        "/style.css",
+        "text/css; charset=utf-8",
+        include_str!("../../../web/style.css"),
+    ),
+    (
+        "/icon.svg",
+        "image/svg+xml",
+        include_str!("../../../web/icon.svg"),
+    ),
+];
 
 /// The page's routes.
 pub(super) fn router() -> Router {
-    let file = |kind: &'static str, text: &'static str| {
-        get(async move || with_headers(kind, text))
-            .fallback(async || ApiError::wrong_method("GET, HEAD"))
-    };
-    Router::new()
-        .route("/", file("text/html; charset=utf-8", HTML))
-        .route("/app.js", file("text/javascript; charset=utf-8", SCRIPT))
-        .route("/style.css", file("text/css; charset=utf-8", STYLE))
-        .route("/icon.svg", file("image/svg+xml", ICON))
+    FILES
+        .iter()
+        .fold(Router::new(), |router, &(path, kind, text)| {
+            let file = get(async move || with_headers(kind, text))
+                .fallback(async || ApiError::wrong_method("GET, HEAD"));
+            router.route(path, file)
+        })
 }
 
 fn with_headers(kind: &'static str, text: &'static str) -> impl IntoResponse {

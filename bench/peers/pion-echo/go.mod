@@ -1,0 +1,3 @@
+module syrinx.invalid/bench/pion-echo
+
+go 1.19
