@@ -4,6 +4,7 @@
 //! ratio between runs that were interleaved on one machine. It may see every other crate; no other
 //! crate sees it.
 
+pub mod calls;
 pub mod chart;
 pub mod compare;
 pub mod cpu;

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 use signal_hook::consts::{SIGINT, SIGTERM};
-use syrinx_bench::{compare, impair, page, relay, result_file};
+use syrinx_bench::{calls, compare, impair, page, relay, result_file};
 
 /// Load generator and yardstick of the Syrinx WebRTC edge.
 #[derive(Parser)]
@@ -22,6 +22,10 @@ struct Cli {
 enum Verb {
     /// Measure relays packet by packet, ours and its rivals, in interleaved runs.
     Relay(Box<relay::run::Options>),
+    /// Measure calls that are up at the same time: sound, CPU and memory, by real WebRTC clients.
+    Calls(Box<calls::load::CallsOptions>),
+    /// Measure what a call's start takes, phase by phase.
+    Setup(Box<calls::load::SetUpOptions>),
     /// Stand between clients and a relay as an impaired network.
     Impair(Box<impair::run::Options>),
     /// Make one HTML page of results, with tables and charts.
@@ -48,6 +52,14 @@ fn main() -> ExitCode {
 fn dispatch(verb: &Verb) -> anyhow::Result<()> {
     match verb {
         Verb::Relay(options) => measure_relays(options),
+        Verb::Calls(options) => {
+            let report = calls::load::calls(options, &*stop_flag()?)?;
+            tell_calls(&report, &options.generator)
+        }
+        Verb::Setup(options) => {
+            let report = calls::load::set_up(options, &*stop_flag()?)?;
+            tell_calls(&report, &options.generator)
+        }
         Verb::Impair(options) => {
             print!(
                 "{}",
@@ -73,6 +85,17 @@ fn stop_flag() -> anyhow::Result<Arc<AtomicBool>> {
             .context("cannot catch ^C")?;
     }
     Ok(stop)
+}
+
+fn tell_calls(
+    report: &calls::report::Report,
+    options: &calls::measure::Generator,
+) -> anyhow::Result<()> {
+    print!("{}", calls::text::render(report));
+    if let Some(path) = &options.json {
+        result_file::write_json(path, report)?;
+    }
+    Ok(())
 }
 
 fn measure_relays(options: &relay::run::Options) -> anyhow::Result<()> {

@@ -10,11 +10,13 @@
 pub mod edge;
 pub mod exposition;
 pub mod pinned;
+pub mod settings;
 mod sockets;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -86,6 +88,9 @@ pub enum ProcessError {
         /// The end of its standard error.
         log: String,
     },
+    /// A setting of a daemon's configuration is none.
+    #[error(transparent)]
+    Setting(#[from] settings::SettingError),
     /// A helper program said no.
     #[error("{command} failed ({status}): {output}")]
     Refused {
@@ -111,6 +116,8 @@ pub struct Daemon {
     program: PathBuf,
     config: PathBuf,
     admin: SocketAddr,
+    /// Whether signals of the terminal, ^C above all, are kept from it.
+    apart: bool,
     child: Option<Child>,
     reader: Option<JoinHandle<()>>,
     log: Arc<Mutex<VecDeque<String>>>,
@@ -122,16 +129,36 @@ impl Daemon {
     /// # Errors
     /// It cannot be started, ends by itself, or does not become healthy in time.
     pub fn start(program: &Path, config: &Path, admin: SocketAddr) -> Result<Self, ProcessError> {
-        let mut daemon = Self {
+        let mut daemon = Self::prepare(program, config, admin, false);
+        daemon.start_again()?;
+        Ok(daemon)
+    }
+
+    /// Starts it as [`Daemon::start`] does, in a process group of its own: ^C is for the program
+    /// that measures it, which ends it in its own time.
+    ///
+    /// # Errors
+    /// As [`Daemon::start`].
+    pub fn start_apart(
+        program: &Path,
+        config: &Path,
+        admin: SocketAddr,
+    ) -> Result<Self, ProcessError> {
+        let mut daemon = Self::prepare(program, config, admin, true);
+        daemon.start_again()?;
+        Ok(daemon)
+    }
+
+    fn prepare(program: &Path, config: &Path, admin: SocketAddr, apart: bool) -> Self {
+        Self {
             program: program.to_owned(),
             config: config.to_owned(),
             admin,
+            apart,
             child: None,
             reader: None,
             log: Arc::default(),
-        };
-        daemon.start_again()?;
-        Ok(daemon)
+        }
     }
 
     /// Starts it again after [`Daemon::kill`] or [`Daemon::stop`], and waits until it is healthy.
@@ -143,7 +170,11 @@ impl Daemon {
     /// If it is running.
     pub fn start_again(&mut self) -> Result<(), ProcessError> {
         assert!(self.child.is_none(), "{} is running already", self.name());
-        let mut child = Command::new(&self.program)
+        let mut command = Command::new(&self.program);
+        if self.apart {
+            command.process_group(0);
+        }
+        let mut child = command
             .arg("--config")
             .arg(&self.config)
             .stdin(Stdio::null())

@@ -2,7 +2,10 @@
 //! elsewhere, always on standard error so that standard output stays the result.
 
 use std::io::{IsTerminal, Write};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Distance of notes where each is a line of its own.
+const NOTE_PERIOD: Duration = Duration::from_secs(5);
 
 /// Counts the steps of a run and guesses its end.
 #[derive(Debug)]
@@ -11,6 +14,7 @@ pub struct Progress {
     done_count: usize,
     total_count: usize,
     in_place: bool,
+    noted: Option<Instant>,
 }
 
 impl Progress {
@@ -22,6 +26,7 @@ impl Progress {
             done_count: 0,
             total_count,
             in_place,
+            noted: None,
         }
     }
 
@@ -35,6 +40,25 @@ impl Progress {
             self.done_count, self.total_count
         );
         // A closed standard error is no reason to end a measurement.
+        let _ = if self.in_place {
+            write!(std::io::stderr(), "\r\x1b[2K{text}")
+        } else {
+            writeln!(std::io::stderr(), "{text}")
+        };
+    }
+
+    /// Where the step in hand stands: on a terminal a line that the next one replaces, elsewhere
+    /// one every [`NOTE_PERIOD`].
+    pub fn note(&mut self, text: &str) {
+        if !self.in_place
+            && self
+                .noted
+                .is_some_and(|noted| noted.elapsed() < NOTE_PERIOD)
+        {
+            return;
+        }
+        self.noted = Some(Instant::now());
+        let text = format!("[{}/{}] {text}", self.done_count + 1, self.total_count);
         let _ = if self.in_place {
             write!(std::io::stderr(), "\r\x1b[2K{text}")
         } else {

@@ -40,7 +40,7 @@ use str0m::rtp::{Extension, RtpPacket, RtpWrite};
 use str0m::{Candidate, Input, Rtc, RtcConfig, RtcError};
 
 pub use audio::{AudioCodec, AudioFormat, AudioIn, AudioOut};
-pub use dtls::DtlsSetupError;
+pub use dtls::{DtlsSetupError, process_crypto};
 pub use fragment::{FRAGMENT_BYTES_MAX, Fragment};
 pub use ice::{ClientCredentials, Credentials};
 pub use offer::{OFFER_BYTES_MAX, Offer, OfferError};
@@ -183,7 +183,7 @@ impl Template {
     /// # Panics
     /// When `advertised` is empty.
     pub fn new(advertised: &[SocketAddr]) -> Result<Self, DtlsSetupError> {
-        let (crypto, certificate) = dtls::process_crypto(DATAGRAM_BYTES_MAX)?;
+        let (crypto, certificate) = process_crypto(DATAGRAM_BYTES_MAX)?;
         let mut config = RtcConfig::new()
             .set_crypto_provider(crypto)
             .set_dtls_cert(certificate)

@@ -9,6 +9,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
+use super::settings::{self, Setting};
 use super::{Daemon, ProcessError, binary, free_port};
 
 /// What an edge is started with.
@@ -19,6 +20,15 @@ pub struct EdgeOptions {
     pub address: IpAddr,
     /// Workers of the relay, and of the transceiver.
     pub workers: u8,
+}
+
+/// Settings over the configurations that an edge is started with.
+#[derive(Clone, Debug, Default)]
+pub struct Tuning {
+    /// The relay's.
+    pub relay: Vec<Setting>,
+    /// The transceiver's.
+    pub transceiver: Vec<Setting>,
 }
 
 /// The ports that an edge listens on.
@@ -80,6 +90,22 @@ impl Edge {
     /// # Errors
     /// A binary is missing, or a daemon does not become healthy.
     pub fn start(options: EdgeOptions) -> Result<Self, ProcessError> {
+        Self::make(options, &Tuning::default(), Daemon::start)
+    }
+
+    /// The same for a measurement: with settings of its own, and out of reach of the terminal's ^C.
+    ///
+    /// # Errors
+    /// As [`Edge::start`], and when a setting is none.
+    pub fn start_tuned(options: EdgeOptions, tuning: &Tuning) -> Result<Self, ProcessError> {
+        Self::make(options, tuning, Daemon::start_apart)
+    }
+
+    fn make(
+        options: EdgeOptions,
+        tuning: &Tuning,
+        start: fn(&Path, &Path, SocketAddr) -> Result<Daemon, ProcessError>,
+    ) -> Result<Self, ProcessError> {
         let folder = tempfile::tempdir().map_err(ProcessError::io("a temporary folder"))?;
         let ports = Ports::free();
         let relay = binary("syrinx-relay")?;
@@ -87,15 +113,17 @@ impl Edge {
         let keys = make_keys(&relay, folder.path())?;
         let at = |port| SocketAddr::new(options.address, port);
         let relay_config = folder.path().join("relay.toml");
-        write(&relay_config, &relay_toml(options, ports, &keys))?;
+        let relay_toml = relay_toml(options, ports, &keys);
+        write(&relay_config, &settings::apply(&relay_toml, &tuning.relay)?)?;
         let transceiver_config = folder.path().join("transceiver.toml");
+        let transceiver_toml = transceiver_toml(options, ports, &keys);
         write(
             &transceiver_config,
-            &transceiver_toml(options, ports, &keys),
+            &settings::apply(&transceiver_toml, &tuning.transceiver)?,
         )?;
         Ok(Self {
-            relay: Daemon::start(&relay, &relay_config, at(ports.relay_admin))?,
-            transceiver: Daemon::start(
+            relay: start(&relay, &relay_config, at(ports.relay_admin))?,
+            transceiver: start(
                 &transceiver,
                 &transceiver_config,
                 at(ports.transceiver_admin),

@@ -19,6 +19,7 @@ use super::rig::Rig;
 use super::sink::{Encapsulation, InnerLeg, Sink};
 use super::target::{Kind, Recipe, Target, free_addr};
 use crate::process::free_port;
+use crate::process::settings;
 
 /// The number of the project's cluster, relay and transceiver in a run.
 const OWN_NUMBER: u16 = 1;
@@ -208,7 +209,7 @@ listen = "127.0.0.1:{admin}"
         keys = at("keys").display(),
         admin = free_port(),
     );
-    let text = with_settings(&text, &ground.relay_settings)?;
+    let text = settings::apply(&text, &ground.relay_settings).context("--relay-set")?;
     std::fs::write(at("toml"), text)?;
     let program = if kind == Kind::Baseline {
         &ground.baseline
@@ -217,26 +218,6 @@ listen = "127.0.0.1:{admin}"
     };
     let arguments = vec!["--config".to_owned(), at("toml").display().to_string()];
     Ok((program.clone(), arguments))
-}
-
-/// The configuration with `section.key` set to `value`, in TOML's notation, for each setting.
-fn with_settings(text: &str, settings: &[(String, String)]) -> anyhow::Result<String> {
-    let mut table: toml::Table = text.parse()?;
-    for (name, value) in settings {
-        let (section, key) = name
-            .split_once('.')
-            .with_context(|| format!("--relay-set {name}: write section.key=value"))?;
-        let value: toml::Table = format!("it = {value}")
-            .parse()
-            .with_context(|| format!("--relay-set {name}: {value} is not a TOML value"))?;
-        table
-            .entry(section)
-            .or_insert_with(|| toml::Table::new().into())
-            .as_table_mut()
-            .with_context(|| format!("--relay-set {name}: {section} is no section"))?
-            .insert(key.to_owned(), value["it"].clone());
-    }
-    Ok(toml::to_string(&table)?)
 }
 
 /// An invitation whose ufrag names the first transceiver, as the Go relay reads it.
@@ -313,29 +294,6 @@ pub fn version(kind: Kind, ground: &Ground) -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn settings_override_and_extend_the_configuration() {
-        let settings = [
-            ("workers.coalesce_us".to_owned(), "0".to_owned()),
-            ("log.level".to_owned(), "\"off\"".to_owned()),
-        ];
-        let text = with_settings("[workers]\ncoalesce_us = 50\ncount = 1\n", &settings);
-        let table: toml::Table = text.expect("valid").parse().expect("TOML");
-        assert_eq!(table["workers"]["coalesce_us"].as_integer(), Some(0));
-        assert_eq!(table["workers"]["count"].as_integer(), Some(1));
-        assert_eq!(table["log"]["level"].as_str(), Some("off"));
-    }
-
-    #[test]
-    fn a_setting_that_is_none_is_named() {
-        let bad = [("coalesce_us".to_owned(), "0".to_owned())];
-        let error = with_settings("", &bad).expect_err("no section").to_string();
-        assert!(error.contains("coalesce_us"), "{error}");
-        let bad = [("workers.spin".to_owned(), "maybe".to_owned())];
-        let error = with_settings("", &bad).expect_err("no value").to_string();
-        assert!(error.contains("workers.spin"), "{error}");
-    }
 
     #[test]
     fn each_client_is_invited_to_a_session_of_its_own() {

@@ -18,6 +18,7 @@ use super::scenario::{Scenario, Turn, turns};
 use super::target::Kind;
 use crate::cpu::{MachineTicks, ProcessClock, TICKS_PER_SECOND};
 use crate::machine::Machine;
+use crate::process::settings;
 use crate::progress::Progress;
 
 /// How long all clients together may take to get their flows.
@@ -78,7 +79,7 @@ pub struct Options {
     #[arg(long, value_name = "PROGRAM", default_value = "syrinx-relay")]
     pub baseline: PathBuf,
     /// A configuration key of the project's relay, as `workers.coalesce_us=0`; repeatable.
-    #[arg(long = "relay-set", value_name = "KEY=VALUE", value_parser = setting)]
+    #[arg(long = "relay-set", value_name = "KEY=VALUE", value_parser = settings::parse)]
     pub relay_settings: Vec<(String, String)>,
     /// The Go relay's program [default: bench/peers/go-relay under the build folder]
     #[arg(long, value_name = "PROGRAM")]
@@ -273,11 +274,6 @@ fn ground(options: &Options) -> anyhow::Result<Ground> {
         go_relay: or(&options.go_relay, build.join("bench/peers/go-relay")),
         coturn: options.coturn.clone(),
     })
-}
-
-fn setting(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("write section.key=value")?;
-    Ok((key.to_owned(), value.to_owned()))
 }
 
 fn pin(core: usize) -> anyhow::Result<()> {

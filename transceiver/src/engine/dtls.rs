@@ -1,4 +1,4 @@
-//! The DTLS provider that all sessions of a process share.
+//! The DTLS provider that all sessions of a process share, those of a load generator too.
 //!
 //! str0m's own provider builds and validates a `dimpl` configuration for every session, which
 //! costs 1.1 ms each; measured with the configuration built once, creating a session's engine
@@ -51,15 +51,14 @@ struct SharedDtls {
 }
 
 /// The crypto of a process: str0m's default with the DTLS part replaced, and one certificate.
+/// `mtu_bytes` is the largest DTLS datagram to write.
 ///
 /// The provider is leaked, because str0m wants it `'static`: call this once a process.
 ///
 /// # Errors
 ///
 /// When the crypto library lacks something DTLS needs.
-pub(super) fn process_crypto(
-    mtu_bytes: usize,
-) -> Result<(Arc<CryptoProvider>, DtlsCert), DtlsSetupError> {
+pub fn process_crypto(mtu_bytes: usize) -> Result<(Arc<CryptoProvider>, DtlsCert), DtlsSetupError> {
     let mut provider = str0m::crypto::from_feature_flags();
     let certificate = provider
         .dtls_provider

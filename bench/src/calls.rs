@@ -1,0 +1,27 @@
+//! Calls: real WebRTC clients as load, opened by a schedule and measured from what was intended.
+//!
+//! A [`client`] is a whole browser's worth of ICE, DTLS, SRTP and SCTP without a socket; the
+//! [`engine`] runs thousands of them against one server, and a [`tally`] says what they met.
+
+mod call;
+pub mod client;
+pub mod ear;
+pub mod emodel;
+pub mod engine;
+pub mod failure;
+pub mod latency;
+pub mod limits;
+pub mod load;
+pub mod measure;
+mod media;
+pub mod process;
+pub mod reflector;
+pub mod report;
+pub mod schedule;
+pub mod signalling;
+pub mod sources;
+pub mod stand;
+pub mod tally;
+pub mod text;
+pub mod voice;
+pub mod watch;

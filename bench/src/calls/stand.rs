@@ -1,0 +1,176 @@
+//! What the calls go to: a server with its signalling and the processes that are charged for it.
+//!
+//! Each round of each target gets a fresh one, so that memory is counted from a known start.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+
+use super::process::Process;
+use super::signalling::{Expected, Realtime, RealtimeOptions, Signalling};
+use crate::process::binary;
+use crate::process::edge::{Edge, EdgeOptions, Tuning};
+use crate::process::settings::{self, Setting};
+
+/// Sessions that the edge started here takes, unless it is told otherwise: the calls, however many,
+/// and those of the storm that come before the old ones are gone.
+const SESSIONS_SETTING: &str = "media.sessions_per_worker_count_max";
+
+/// Which kind of server the calls go to.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// The project's relay and transceiver: a pair started for this, or the one at `--url`.
+    Syrinx,
+}
+
+impl Kind {
+    /// The name in tables and files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Syrinx => "syrinx",
+        }
+    }
+}
+
+/// Which servers, and how to reach them.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Servers {
+    /// Which kinds of server, comma separated; each meets the load once a round.
+    #[arg(long = "target", value_enum, value_delimiter = ',', default_values_t = [Kind::Syrinx])]
+    pub targets: Vec<Kind>,
+    /// Where a running server takes offers, as http://HOST:PORT/v1/realtime/calls [default: a relay
+    /// and a transceiver are started on this machine]
+    #[arg(long)]
+    pub url: Option<String>,
+    /// File with the API key to show to the server at --url.
+    #[arg(long, value_name = "FILE", requires = "url")]
+    pub key_file: Option<PathBuf>,
+    /// Certificates to trust beside the system's, PEM.
+    #[arg(long, value_name = "FILE", requires = "url")]
+    pub ca: Option<PathBuf>,
+    /// Processes of the server at --url to charge with what it costs; comma separated.
+    #[arg(long, value_delimiter = ',', requires = "url")]
+    pub pid: Vec<u32>,
+    /// The core that servers started here work on [default: the last]
+    #[arg(long)]
+    pub server_core: Option<usize>,
+    /// A configuration key of the relay started here, as `workers.coalesce_us=0`; repeatable.
+    #[arg(long = "relay-set", value_name = "KEY=VALUE", value_parser = settings::parse)]
+    pub relay_settings: Vec<Setting>,
+    /// A configuration key of the transceiver started here; repeatable.
+    #[arg(long = "transceiver-set", value_name = "KEY=VALUE", value_parser = settings::parse)]
+    pub transceiver_settings: Vec<Setting>,
+}
+
+/// What a stand is made for.
+#[derive(Clone, Copy, Debug)]
+pub struct Need {
+    /// Most calls at once.
+    pub calls: u32,
+    /// What the clients want beyond audio.
+    pub expected: Expected,
+    /// How long an answer may take.
+    pub http_timeout: Duration,
+    /// Calls that are opened at once.
+    pub diallers: usize,
+}
+
+/// A server, ready for calls.
+pub struct Stand {
+    /// How calls are opened.
+    pub signalling: Box<dyn Signalling>,
+    /// The processes that are charged.
+    pub processes: Vec<Process>,
+    /// What it says of its version.
+    pub version: String,
+    /// The pair, if one was started here; gone with the stand.
+    pub edge: Option<Edge>,
+}
+
+impl Servers {
+    /// Sets up a server of this kind.
+    ///
+    /// # Errors
+    /// When it cannot be started, or what was said about the running one is wrong.
+    pub fn set_up(&self, kind: Kind, need: &Need) -> anyhow::Result<Stand> {
+        match (kind, &self.url) {
+            (Kind::Syrinx, Some(url)) => self.running(url, need),
+            (Kind::Syrinx, None) => self.started(need),
+        }
+    }
+
+    fn running(&self, url: &str, need: &Need) -> anyhow::Result<Stand> {
+        let key = self.key_file.as_ref().map(|path| {
+            let key = std::fs::read_to_string(path);
+            key.with_context(|| format!("cannot read {}", path.display()))
+        });
+        let key = key.transpose()?;
+        let processes = self.pid.iter().map(|pid| Process::of_pid(*pid));
+        Ok(Stand {
+            signalling: Box::new(Realtime::new(&RealtimeOptions {
+                url,
+                key: key.as_deref().map(str::trim),
+                expected: need.expected,
+                trusted: self.ca.as_deref(),
+                timeout: need.http_timeout,
+                diallers: need.diallers,
+            })?),
+            processes: processes.collect::<anyhow::Result<_>>()?,
+            version: url.to_owned(),
+            edge: None,
+        })
+    }
+
+    fn started(&self, need: &Need) -> anyhow::Result<Stand> {
+        let last = std::thread::available_parallelism().map_or(0, |cores| cores.get() - 1);
+        let core = self.server_core.unwrap_or(last);
+        let cores: Setting = ("workers.cores".to_owned(), format!("[{core}]"));
+        // Calls that have just ended may be there a moment longer.
+        let sessions = (
+            SESSIONS_SETTING.to_owned(),
+            (need.calls * 2 + 100).to_string(),
+        );
+        let tuning = Tuning {
+            relay: [std::slice::from_ref(&cores), &self.relay_settings[..]].concat(),
+            transceiver: [&[cores, sessions], &self.transceiver_settings[..]].concat(),
+        };
+        let options = EdgeOptions {
+            address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            workers: 1,
+        };
+        let edge = Edge::start_tuned(options, &tuning)?;
+        let signalling = Realtime::new(&RealtimeOptions {
+            url: &edge.page_url("v1/realtime/calls"),
+            key: None,
+            expected: need.expected,
+            trusted: None,
+            timeout: need.http_timeout,
+            diallers: need.diallers,
+        })?;
+        Ok(Stand {
+            signalling: Box::new(signalling),
+            processes: vec![
+                Process::new("relay", edge.relay.pid())?,
+                Process::new("transceiver", edge.transceiver.pid())?,
+            ],
+            version: version()?,
+            edge: Some(edge),
+        })
+    }
+}
+
+/// What the transceiver beside this program says of its version.
+fn version() -> anyhow::Result<String> {
+    let program = binary("syrinx-transceiver")?;
+    let output = std::process::Command::new(&program)
+        .arg("--version")
+        .output();
+    let output = output.with_context(|| format!("cannot run {}", program.display()))?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
