@@ -98,6 +98,12 @@ impl Recording {
         self.samples.len() as f64 / f64::from(self.rate_hz)
     }
 
+    /// The loudest sample, 0 of nothing.
+    #[must_use]
+    pub fn peak(&self) -> f32 {
+        self.samples.iter().fold(0.0, |peak, s| peak.max(s.abs()))
+    }
+
     /// Band-limited, decimated to the judged rate and pre-emphasised.
     fn judged(&self) -> Vec<f32> {
         assert!(
@@ -438,6 +444,7 @@ mod tests {
         file.extend_from_slice(&96_000u32.to_le_bytes());
         file.extend_from_slice(b"\x02\0\x10\0data\x04\0\0\0\0\x40\0\xc0");
         let sound = Recording::parse_wav(&file).expect("one 16-bit channel");
+        assert_eq!(sound.peak(), 0.5);
         assert_eq!((sound.rate_hz, sound.samples), (48_000, vec![0.5, -0.5]));
         let channels = 12 + 12 + 8 + 2;
         file[channels] = 2;

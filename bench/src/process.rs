@@ -10,6 +10,7 @@
 pub mod edge;
 pub mod exposition;
 pub mod pinned;
+pub mod puppet;
 pub mod settings;
 mod sockets;
 

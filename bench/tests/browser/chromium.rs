@@ -1,33 +1,23 @@
 //! A headless Chromium with a recording for a microphone, driven from the test.
 //!
-//! The browser is driven by `driver.mjs` under Node, one JSON line a command. Nothing outlives a
-//! [`Chromium`]: the driver closes the browser when its standard input ends, and what is left
-//! after a grace period is ended by process id, found by the profile folder that only this
-//! browser was given.
+//! The browser is driven by `driver.mjs` under Node, which closes it when its standard input ends.
 
-use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::Command;
 use std::sync::Once;
-use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::{Value, json};
+use syrinx_bench::process::puppet::Puppet;
 
 /// A step on a machine whose cores are busy; nothing is measured by it.
 const STEP_WAIT: Duration = Duration::from_secs(90);
 /// Longest wait for something in the page, shorter than a step so that the driver tells of it.
 const PAGE_WAIT: Duration = Duration::from_secs(60);
-/// Time for the browser to close by itself before it is ended.
-const CLOSE_WAIT: Duration = Duration::from_secs(10);
 
 /// One running browser with the page in it.
 pub(crate) struct Chromium {
-    driver: Child,
-    commands: Option<ChildStdin>,
-    replies: Receiver<String>,
+    driver: Puppet,
     folder: PathBuf,
 }
 
@@ -37,34 +27,16 @@ impl Chromium {
     pub(crate) fn launch(folder: &Path, speech: &Path) -> Self {
         install_driver();
         std::fs::create_dir_all(folder).expect("a folder for the browser");
-        let mut driver = Command::new("node")
-            .arg(sources().join("driver.mjs"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("node starts (Debian: apt-get install nodejs npm)");
-        let stdout = driver
-            .stdout
-            .take()
-            .expect("invariant: standard output is piped");
-        let (lines, replies) = channel();
-        std::thread::spawn(move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                if lines.send(line).is_err() {
-                    return;
-                }
-            }
-        });
-        let commands = driver.stdin.take();
+        let profile = folder.join("profile");
+        let mut command = Command::new("node");
+        command.arg(sources().join("driver.mjs"));
         let mut browser = Self {
-            driver,
-            commands,
-            replies,
+            driver: Puppet::start(&mut command, &profile, STEP_WAIT),
             folder: folder.to_owned(),
         };
         let executable = std::env::var("CHROMIUM").unwrap_or("/usr/bin/chromium".to_owned());
         browser.command(json!({
-            "do": "launch", "executable": executable, "profile": folder.join("profile"),
+            "do": "launch", "executable": executable, "profile": profile,
             "wav": speech,
         }));
         browser
@@ -128,59 +100,12 @@ impl Chromium {
     /// Closes the browser, and shows that none of its processes is left.
     pub(crate) fn close(mut self) {
         self.command(json!({ "do": "close" }));
-        let start = Instant::now();
-        while !processes_of(&self.folder).is_empty() {
-            assert!(
-                start.elapsed() < CLOSE_WAIT,
-                "the browser is still there after closing"
-            );
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        self.driver.expect_alone();
     }
 
     fn command(&mut self, command: Value) -> Value {
-        let pipe = self
-            .commands
-            .as_mut()
-            .expect("invariant: open until dropped");
-        writeln!(pipe, "{command}").expect("the driver takes commands");
-        let line = self.replies.recv_timeout(STEP_WAIT);
-        let line = line.unwrap_or_else(|_| panic!("no answer from the browser to {command}"));
-        let mut reply: Value = serde_json::from_str(&line).expect("the driver answers in JSON");
-        match reply.get("error") {
-            Some(error) => panic!("the browser cannot {command}: {error}"),
-            None => reply["ok"].take(),
-        }
+        self.driver.command(&command)
     }
-}
-
-impl Drop for Chromium {
-    fn drop(&mut self) {
-        // The end of its standard input is the driver's order to close the browser.
-        self.commands = None;
-        let start = Instant::now();
-        while start.elapsed() < CLOSE_WAIT && matches!(self.driver.try_wait(), Ok(None)) {
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        // Fails only for a driver that is gone already.
-        let _ = self.driver.kill();
-        let _ = self.driver.wait();
-        for pid in processes_of(&self.folder) {
-            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
-        }
-    }
-}
-
-/// Processes that name this folder on their command line: only this browser's do.
-fn processes_of(folder: &Path) -> Vec<i32> {
-    let needle = folder.join("profile").display().to_string();
-    let entries = std::fs::read_dir("/proc").expect("/proc is mounted");
-    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    pids.filter(|pid| {
-        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        String::from_utf8_lossy(&line).contains(&needle)
-    })
-    .collect()
 }
 
 fn sources() -> PathBuf {
