@@ -25,12 +25,16 @@ comma      := ,
 # What `bench` sets the relay against; kernel DNAT needs namespaces, and so root.
 RIVALS     := syrinx,syrinx-mmsg,go,go-raw,coturn,direct$(if $(filter 0,$(shell id -u)),$(comma)dnat)
 
+# What bench/tests/clients/prepare makes ready, and the tests that need it all.
+CLIENTS    := aiortc chromium firefox gstreamer node pion whip
+EVERY_CLIENT := syrinx-bench/every-client
+
 .DEFAULT_GOAL := help
-.PHONY: help run demo-agent python test bench bench-quick bench-peers check ci fmt format lint docs purity units \
-        prerequisites browser install uninstall clean
+.PHONY: help run demo-agent python test test-clients bench bench-quick bench-peers check ci fmt \
+        format lint docs purity units prerequisites browser install uninstall clean
 
 help: ## List these commands
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## Build, start relay and transceiver on localhost, print the page's address; ^C stops
 	$(CARGO) build --release --bin syrinx-relay --bin syrinx-transceiver
@@ -41,9 +45,15 @@ demo-agent: prerequisites python ## The same with a small voice agent that hears
 	$(EXAMPLES)/demo-agent target/release $(PYTHON)/bin/python
 
 # Cargo builds the daemons, which the tests start, before it runs the first test.
-test: prerequisites browser python ## Run every test, the real browser's among them
+test: prerequisites browser python ## Run every test, the real browsers' among them
 	$(PYTHON)/bin/python -m unittest discover --start-directory bench/tests/backends
 	$(CARGO) test --workspace
+
+# The quick clients run in `test` too; these are all, calls of several minutes among them.
+test-clients: prerequisites ## Call with browsers, SDK and libraries as people have them
+	for client in $(CLIENTS); do bench/tests/clients/prepare $$client || exit; done
+	$(CARGO) build --workspace --bins
+	$(CARGO) test --workspace --features $(EVERY_CLIENT) --test clients
 
 bench: bench-peers ## Measure the relay against its rivals; results in target/bench
 	$(CARGO) build --release --bin syrinx-relay --bin syrinx-bench
@@ -75,7 +85,7 @@ format:
 	$(CARGO) fmt --all --check
 
 lint: ## Run clippy over everything, warnings are errors
-	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --features $(EVERY_CLIENT) -- -D warnings
 
 # Links to private items are welcome: who reads these pages has the source.
 docs:
@@ -136,4 +146,4 @@ uninstall: ## Remove what install put there; configuration and keys stay
 
 clean: ## Remove build products
 	$(CARGO) clean
-	rm -rf $(BROWSER)/node_modules
+	rm -rf $(BROWSER)/node_modules bench/tests/clients/node_modules

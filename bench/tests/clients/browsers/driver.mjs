@@ -1,0 +1,134 @@
+// Drives one browser, Chromium or Firefox: commands come in as one JSON object a line, each is
+// answered with one line, `{"ok": value}` or `{"error": text}`. The scenario itself is the Rust
+// test's; nothing here decides what is right.
+//
+// When the other end of standard input goes away, so does the browser.
+import { readFile, writeFile } from "node:fs/promises";
+import { createInterface } from "node:readline";
+import puppeteer from "puppeteer-core";
+
+const STEP_WAIT_MS = 60_000;
+const RATE_HZ = 48_000;
+
+const CHROMIUM_FLAGS = [
+  "--no-sandbox",
+  "--disable-gpu",
+  "--disable-quic",
+  "--disable-background-networking",
+  "--disable-component-update",
+  "--disable-sync",
+  // A page in a window that nobody sees must still run at full speed.
+  "--disable-background-timer-throttling",
+  "--disable-renderer-backgrounding",
+  "--disable-backgrounding-occluded-windows",
+  "--autoplay-policy=no-user-gesture-required",
+  "--use-fake-ui-for-media-stream",
+  "--use-fake-device-for-media-stream",
+];
+// A page may play sound, and use the microphone, without being asked or touched first, wherever
+// it comes from.
+const FIREFOX_PREFS = {
+  "media.autoplay.default": 0,
+  "media.autoplay.blocking_policy": 0,
+  "media.navigator.permission.disabled": true,
+  "media.devices.insecure.enabled": true,
+  "media.getusermedia.insecure.enabled": true,
+};
+
+let browser = null;
+let page = null;
+let kind = null;
+const complaints = [];
+
+const commands = {
+  // `profile` is a fresh folder. In Chromium the microphone plays `wav` round and round, and
+  // `origin` may use it although it is no secure one.
+  async launch({ kind: which, executable, profile, wav, origin, flags = [], prefs = {} }) {
+    kind = which;
+    const chromium = [
+      ...CHROMIUM_FLAGS, ...flags, `--use-file-for-fake-audio-capture=${wav}`,
+      `--unsafely-treat-insecure-origin-as-secure=${origin}`,
+    ];
+    browser = await puppeteer.launch({
+      browser: kind === "firefox" ? "firefox" : "chrome",
+      executablePath: executable,
+      userDataDir: profile,
+      headless: true,
+      timeout: STEP_WAIT_MS,
+      protocolTimeout: STEP_WAIT_MS,
+      args: kind === "firefox" ? flags : chromium,
+      extraPrefsFirefox: { ...FIREFOX_PREFS, ...prefs },
+    });
+    return await browser.version();
+  },
+
+  // Loads a page and puts scripts into it, as if they were its own: its policy does not count, of
+  // which Chromium has to be told for what such a script does later.
+  async open({ url, scripts }) {
+    page = await browser.newPage();
+    if (kind === "chromium") await page.setBypassCSP(true);
+    page.on("console", (message) => {
+      if (message.type() === "error") complaints.push(message.text());
+    });
+    page.on("pageerror", (error) => complaints.push(String(error)));
+    const response = await page.goto(url);
+    for (const script of scripts) await page.evaluate(await readFile(script, "utf8"));
+    return response.status();
+  },
+
+  async step({ call, name, given = {} }) {
+    return await page.evaluate(
+      (call, name, given) => window.caller.step(call, name, given), call, name, given,
+    ) ?? null;
+  },
+
+  async record({ call, seconds, file }) {
+    const samples = await commands.step({ call, name: "record", given: { seconds } });
+    await writeFile(file, wavFile(Buffer.from(samples, "base64")));
+    return file;
+  },
+
+  async evaluate({ expression }) {
+    return await page.evaluate(expression) ?? null;
+  },
+
+  async complaints() {
+    return complaints;
+  },
+
+  async close() {
+    await browser?.close();
+    browser = null;
+    return null;
+  },
+};
+
+/** A RIFF file of one channel of 16-bit samples. */
+function wavFile(samples) {
+  const head = Buffer.alloc(44);
+  head.write("RIFF", 0);
+  head.writeUInt32LE(36 + samples.length, 4);
+  head.write("WAVEfmt ", 8);
+  head.writeUInt32LE(16, 16);
+  head.writeUInt16LE(1, 20);
+  head.writeUInt16LE(1, 22);
+  head.writeUInt32LE(RATE_HZ, 24);
+  head.writeUInt32LE(RATE_HZ * 2, 28);
+  head.writeUInt16LE(2, 32);
+  head.writeUInt16LE(16, 34);
+  head.write("data", 36);
+  head.writeUInt32LE(samples.length, 40);
+  return Buffer.concat([head, samples]);
+}
+
+for await (const line of createInterface({ input: process.stdin })) {
+  let reply;
+  try {
+    const { do: name, ...rest } = JSON.parse(line);
+    reply = { ok: await commands[name](rest) };
+  } catch (error) {
+    reply = { error: String(error) };
+  }
+  process.stdout.write(`${JSON.stringify(reply)}\n`);
+}
+await browser?.close();
