@@ -8,12 +8,14 @@
 
 mod actions;
 pub mod codec;
+mod decoding;
 pub mod echo;
 pub mod g711;
 mod kept;
 pub mod link;
 mod loss;
 pub mod media_v1;
+pub mod realtime;
 mod session_view;
 mod voice;
 

@@ -185,12 +185,16 @@ impl Actions {
         self.dropped += u64::from(self.playout.end(segment).is_err());
     }
 
-    /// Sends an event as soon as the client takes it; dropped and counted when too many wait. The
-    /// sideband sees whatever the client is sent.
+    /// Sends an event as soon as the client takes it; dropped and counted when too many wait. One
+    /// that no client could take becomes an `error` event. The sideband sees whatever the client
+    /// is sent.
     pub fn say(&mut self, to: Addressee, event: String) {
         self.tap(to, &event);
         if to == Addressee::Sideband {
             return;
+        }
+        if event.len() > crate::engine::CHANNEL_BUFFER_BYTES {
+            return self.say_fault(to, EventFault::TooLarge);
         }
         let event_bytes = self.event_bytes + event.len();
         if self.events.len() < EVENTS_MAX && event_bytes <= EVENT_BYTES_MAX {
@@ -319,10 +323,15 @@ impl Actions {
 impl Actions {
     /// Those of a session with an Opus client that can hear.
     pub(crate) fn for_tests() -> Self {
+        Self::for_tests_with(serde_json::Map::new())
+    }
+
+    /// The same, of a session of which this was asked.
+    pub(crate) fn for_tests_with(members: serde_json::Map<String, serde_json::Value>) -> Self {
         let profile = Profile {
             id: "sess_1".to_owned(),
             model: None,
-            members: Default::default(),
+            members,
         };
         let mut actions = Self::new(profile, 1);
         actions.set_client_codec(Some(AudioCodec::Opus));

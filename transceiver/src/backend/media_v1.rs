@@ -18,7 +18,7 @@ use super::link::{
 use super::loss::Loss;
 use super::session_view::{SESSION_UPDATE, SessionView};
 use super::{Actions, Addressee, Backend, ClientEvent, EdgeError, Input};
-use crate::backend::codec::{CodecCommand, CodecOutput, CodecSetup};
+use crate::backend::codec::{CodecOutput, CodecSetup};
 use crate::engine::AudioCodec;
 use crate::playout::{MARKS_MAX, QUEUE_SAMPLES_MAX};
 use crate::session::EndReason;
@@ -58,7 +58,6 @@ pub struct MediaV1 {
     view: SessionView,
     has_channel: bool,
     can_hear: bool,
-    codec: Option<CodecSetup>,
     outward: Outward,
 }
 
@@ -151,7 +150,6 @@ impl MediaV1 {
             view: SessionView::default(),
             has_channel: false,
             can_hear: false,
-            codec: None,
             outward: Outward::default(),
         }
     }
@@ -420,10 +418,7 @@ impl MediaV1 {
             decode_rate_hz: decode.unwrap_or(any),
             encode_rate_hz: encode.unwrap_or(any),
         };
-        if self.codec != Some(setup) {
-            self.codec = Some(setup);
-            actions.codec(CodecCommand::Open(setup));
-        }
+        self.outward.open_codec(setup, actions);
     }
 
     fn say_ready(&self, now: Instant, actions: &mut Actions) {
@@ -441,7 +436,7 @@ impl MediaV1 {
                 is_concealed,
             } => {
                 if let Phase::Agreed(agreement) = &mut self.phase {
-                    agreement.inward.handle_pcm(at, &pcm, is_concealed, actions);
+                    agreement.inward.handle_pcm(at, pcm, is_concealed, actions);
                 }
             }
             encoded => self.outward.handle_codec(now, encoded, actions),
@@ -477,9 +472,7 @@ impl MediaV1 {
     }
 
     fn say_goodbye(&mut self, reason: EndReason, actions: &mut Actions) {
-        if self.codec.take().is_some() {
-            actions.codec(CodecCommand::Close);
-        }
+        self.outward.close_codec(actions);
         match std::mem::replace(&mut self.phase, Phase::Closed) {
             Phase::Greeting { .. } | Phase::Agreed(_) => {
                 let reason = reason.label();

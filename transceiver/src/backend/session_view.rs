@@ -27,6 +27,11 @@ struct Update {
 }
 
 impl SessionView {
+    /// The session is this, says a backend that does keep it.
+    pub(super) fn set(&mut self, session: Map<String, Value>) {
+        self.session = session;
+    }
+
     /// Merges a `session.update` and gives the `session.updated` that answers it; `None` when it
     /// has no session, or would make it larger than it may be.
     pub(super) fn update(&mut self, text: &str, actions: &mut Actions) -> Option<String> {

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::Actions;
-use super::codec::{CodecCommand, CodecEpoch, CodecOutput, ENCODE_SAMPLES_MAX};
+use super::codec::{CodecCommand, CodecEpoch, CodecOutput, CodecSetup, ENCODE_SAMPLES_MAX};
 use crate::playout::{Frame, Full, MARKS_MAX, MarkId, SegmentId};
 
 /// What is encoded in one job, in samples at 48 kHz: 60 ms, which takes less than a millisecond, so
@@ -24,8 +24,10 @@ const _: () = assert!(FEED_INTERVAL.as_millis() as u64 * 48 * 3 <= ENCODE_SAMPLE
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Voice {
-    /// Samples at 48 kHz that one sample of the PCM stands for.
-    scale: u64,
+    /// What the codec has been told last.
+    setup: Option<CodecSetup>,
+    /// Rate of what is pushed, a divisor of 48,000.
+    rate_hz: u32,
     queue_samples_max: u64,
     epoch: CodecEpoch,
     pieces: VecDeque<Piece>,
@@ -48,6 +50,7 @@ enum Piece {
 struct Pcm {
     segment: SegmentId,
     is_live: bool,
+    rate_hz: u32,
     samples: Vec<i16>,
     /// How many of them have been handed over.
     done: usize,
@@ -76,10 +79,11 @@ pub(super) struct Unsaid {
 }
 
 impl Voice {
-    /// For PCM at `rate_hz`, a divisor of 48,000, of which `queue_samples_max` at 48 kHz may wait.
-    pub(super) fn new(rate_hz: u32, queue_samples_max: u64) -> Self {
+    /// With room for `queue_samples_max` at 48 kHz that wait.
+    pub(super) fn new(queue_samples_max: u64) -> Self {
         Self {
-            scale: 48_000 / u64::from(rate_hz),
+            setup: None,
+            rate_hz: 48_000,
             queue_samples_max,
             epoch: CodecEpoch::default(),
             pieces: VecDeque::new(),
@@ -91,12 +95,36 @@ impl Voice {
         }
     }
 
-    /// Changes the rate of what is pushed from here on. What waits is of the former rate, and goes
-    /// to the codec at once, which makes the change in its place.
-    pub(super) fn set_rate(&mut self, rate_hz: u32, actions: &mut Actions) {
-        self.hand_over(u64::MAX, actions);
-        self.complete_last(actions);
-        self.scale = 48_000 / u64::from(rate_hz);
+    /// Makes the session's codec, or changes it. What waits is of the former rate, and the codec
+    /// keeps that until it has had it.
+    pub(super) fn open(&mut self, setup: CodecSetup, actions: &mut Actions) {
+        self.rate_hz = setup.encode_rate_hz;
+        let encode_rate_hz = match self.setup {
+            Some(former) if self.waiting > 0 => former.encode_rate_hz,
+            _ => setup.encode_rate_hz,
+        };
+        self.set_up(
+            CodecSetup {
+                encode_rate_hz,
+                ..setup
+            },
+            actions,
+        );
+    }
+
+    /// Gives the codec back.
+    pub(super) fn close(&mut self, actions: &mut Actions) {
+        if self.setup.take().is_some() {
+            actions.codec(CodecCommand::Close);
+        }
+    }
+
+    fn set_up(&mut self, setup: CodecSetup, actions: &mut Actions) {
+        if self.setup != Some(setup) {
+            self.complete_last(actions);
+            self.setup = Some(setup);
+            actions.codec(CodecCommand::Open(setup));
+        }
     }
 
     /// Says `samples` behind what waits.
@@ -109,7 +137,8 @@ impl Voice {
         is_live: bool,
         samples: Vec<i16>,
     ) -> Result<(), Full> {
-        let length = samples.len() as u64 * self.scale;
+        let rate_hz = self.rate_hz;
+        let length = samples.len() as u64 * scale_of(rate_hz);
         if self.waiting + length > self.queue_samples_max {
             return Err(Full);
         }
@@ -117,6 +146,7 @@ impl Voice {
         self.pieces.push_back(Piece::Pcm(Pcm {
             segment,
             is_live,
+            rate_hz,
             samples,
             done: 0,
         }));
@@ -149,7 +179,9 @@ impl Voice {
         (self.waiting, self.coding, self.mark_count) = (0, 0, 0);
         self.feed_at = None;
         self.epoch.0 += 1;
-        actions.codec(CodecCommand::Flush { epoch: self.epoch });
+        if self.setup.is_some() {
+            actions.codec(CodecCommand::Flush { epoch: self.epoch });
+        }
         unsaid
     }
 
@@ -239,7 +271,7 @@ impl Voice {
                 Some(Piece::Pcm(pcm)) => self.hand_over_pcm(pcm, actions),
                 Some(Piece::End(segment)) => {
                     self.mark_count -= 1;
-                    self.open(segment, false, actions);
+                    self.begin(segment, false, actions);
                     self.complete_last(actions);
                 }
                 Some(Piece::Mark(mark)) => match self.segments.back_mut() {
@@ -256,12 +288,23 @@ impl Voice {
 
     /// One job's worth of PCM; the rest stays the first piece.
     fn hand_over_pcm(&mut self, mut pcm: Pcm, actions: &mut Actions) {
-        let job = usize::try_from(JOB_SAMPLES / self.scale).unwrap_or(usize::MAX);
+        if let Some(setup) = self.setup {
+            let encode_rate_hz = pcm.rate_hz;
+            self.set_up(
+                CodecSetup {
+                    encode_rate_hz,
+                    ..setup
+                },
+                actions,
+            );
+        }
+        let scale = scale_of(pcm.rate_hz);
+        let job = usize::try_from(JOB_SAMPLES / scale).unwrap_or(usize::MAX);
         let end = pcm.samples.len().min(pcm.done + job);
-        let length = (end - pcm.done) as u64 * self.scale;
+        let length = (end - pcm.done) as u64 * scale;
         self.waiting -= length;
         self.coding += length;
-        let coding = self.open(pcm.segment, pcm.is_live, actions);
+        let coding = self.begin(pcm.segment, pcm.is_live, actions);
         coding.given += length;
         actions.codec(CodecCommand::Encode {
             epoch: coding.epoch,
@@ -274,7 +317,7 @@ impl Voice {
     }
 
     /// The epoch of `segment`, which is the last that the codec has; one before it is completed.
-    fn open(&mut self, segment: SegmentId, is_live: bool, actions: &mut Actions) -> &mut Coding {
+    fn begin(&mut self, segment: SegmentId, is_live: bool, actions: &mut Actions) -> &mut Coding {
         let goes_on = |coding: &Coding| coding.segment == segment && !coding.is_complete;
         if !self.segments.back().is_some_and(goes_on) {
             self.complete_last(actions);
@@ -305,12 +348,32 @@ impl Voice {
     }
 }
 
+/// Samples at 48 kHz that one sample of this rate stands for.
+fn scale_of(rate_hz: u32) -> u64 {
+    48_000 / u64::from(rate_hz)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::playout::{Output, PlayoutEvent};
 
     const SEGMENT: SegmentId = SegmentId(1);
+
+    fn setup(encode_rate_hz: u32) -> CodecSetup {
+        CodecSetup {
+            client: crate::engine::AudioCodec::Opus,
+            decode_rate_hz: 16_000,
+            encode_rate_hz,
+        }
+    }
+
+    fn opened() -> (Voice, Codec, Actions) {
+        let (mut voice, mut actions) = (Voice::new(u64::MAX), Actions::for_tests());
+        voice.open(setup(24_000), &mut actions);
+        assert_eq!(actions.pop_codec(), Some(CodecCommand::Open(setup(24_000))));
+        (voice, Codec::default(), actions)
+    }
 
     /// Encodes as a codec would: 20 ms a frame, whose payload is its first sample.
     #[derive(Default)]
@@ -390,11 +453,7 @@ mod tests {
     #[test]
     fn a_long_burst_is_encoded_little_by_little_and_played_without_a_hole() {
         let start = Instant::now();
-        let (mut voice, mut codec, mut actions) = (
-            Voice::new(24_000, u64::MAX),
-            Codec::default(),
-            Actions::for_tests(),
-        );
+        let (mut voice, mut codec, mut actions) = opened();
         voice.push(SEGMENT, false, pcm(10_007)).unwrap();
         voice.end(SEGMENT).unwrap();
         voice.feed(start, &mut actions);
@@ -415,11 +474,7 @@ mod tests {
     #[test]
     fn what_was_flushed_is_not_played_even_if_the_codec_gives_it_later() {
         let start = Instant::now();
-        let (mut voice, mut codec, mut actions) = (
-            Voice::new(24_000, u64::MAX),
-            Codec::default(),
-            Actions::for_tests(),
-        );
+        let (mut voice, mut codec, mut actions) = opened();
         voice.push(SEGMENT, false, pcm(1_000)).unwrap();
         voice.mark(MarkId(5)).unwrap();
         voice.feed(start, &mut actions);
@@ -446,11 +501,7 @@ mod tests {
     #[test]
     fn marks_and_ends_keep_their_places() {
         let start = Instant::now();
-        let (mut voice, mut codec, mut actions) = (
-            Voice::new(24_000, u64::MAX),
-            Codec::default(),
-            Actions::for_tests(),
-        );
+        let (mut voice, mut codec, mut actions) = opened();
         voice.mark(MarkId(0)).unwrap();
         voice.push(SEGMENT, false, pcm(30)).unwrap();
         voice.mark(MarkId(1)).unwrap();
@@ -481,8 +532,32 @@ mod tests {
     }
 
     #[test]
+    fn a_change_of_rate_reaches_the_codec_behind_what_waits() {
+        let start = Instant::now();
+        let (mut voice, _, mut actions) = opened();
+        voice.push(SEGMENT, false, pcm(700)).unwrap();
+        voice.open(setup(8_000), &mut actions);
+        voice.push(SEGMENT, false, vec![0; 160]).unwrap();
+        assert_eq!(actions.pop_codec(), None);
+        voice.feed(start, &mut actions);
+        let count = |actions: &mut Actions| std::iter::from_fn(|| actions.pop_codec()).count();
+        assert_eq!(count(&mut actions), 10, "600 ms of the former rate");
+        voice.coding = 0;
+        voice.feed(start, &mut actions);
+        let commands: Vec<_> = std::iter::from_fn(|| actions.pop_codec()).collect();
+        let epoch = CodecEpoch(1);
+        assert!(
+            matches!(commands[1], CodecCommand::Encode { .. }),
+            "the rest of it"
+        );
+        assert_eq!(commands[2], CodecCommand::EndEncode { epoch });
+        assert_eq!(commands[3], CodecCommand::Open(setup(8_000)));
+    }
+
+    #[test]
     fn more_than_may_wait_is_refused() {
-        let mut voice = Voice::new(24_000, 48_000);
+        let mut voice = Voice::new(48_000);
+        voice.open(setup(24_000), &mut Actions::for_tests());
         voice.push(SEGMENT, false, pcm(900)).unwrap();
         assert_eq!(voice.push(SEGMENT, false, pcm(101)), Err(Full));
         voice.push(SEGMENT, false, pcm(100)).unwrap();

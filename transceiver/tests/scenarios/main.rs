@@ -12,6 +12,7 @@ mod media_v1;
 mod moving;
 mod offers;
 mod playout;
+mod realtime;
 mod reports;
 mod restarts;
 mod seam;

@@ -1,48 +1,21 @@
 //! The caller on his way to the backend: packets as they are, or as PCM, and gaps in their places.
-//!
-//! With PCM the codec works elsewhere and its results come later, so what has to wait its turn
-//! stands in a line: a gap is told when the PCM before it has been.
-
-use std::collections::VecDeque;
-use std::sync::Arc;
 
 use super::messages::{Format, ToBackend};
 use super::wire::{
     FLAG_CONCEALED, FLAG_DTX, FLAG_LOST, Header, LEVEL_UNKNOWN, MediaType, push_pcm,
 };
 use crate::backend::Actions;
-use crate::backend::codec::CodecCommand;
+use crate::backend::decoding::{Decoded, Decoding, Pcm};
 use crate::backend::link::{LinkBody, LinkClass, LinkCommand, LinkMessage};
 use crate::engine::AudioCodec;
 use crate::session::inbound::{Gap, GapKind, Heard, Placed};
-
-/// The longest gap that is made up for, in samples: 120 ms, beyond which concealment is silence.
-const CONCEALED_SAMPLES_MAX: u64 = 120 * 48;
-/// What may wait for the codec: all that was kept for the backend, in the shortest packets.
-const EXPECTED_MAX: usize = 8_192;
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Inward {
     format: Format,
     sequence: u32,
-    /// A gap that the packet behind it may help to fill.
-    loss: Option<Gap>,
-    expected: VecDeque<Expected>,
-}
-
-#[derive(Debug)]
-enum Expected {
-    Pcm {
-        at: u64,
-        samples: u64,
-        level: u16,
-        time_ns: u64,
-    },
-    Gap {
-        gap: Gap,
-        time_ns: u64,
-    },
+    decoding: Decoding,
 }
 
 impl Inward {
@@ -50,8 +23,7 @@ impl Inward {
         Self {
             format,
             sequence: 0,
-            loss: None,
-            expected: VecDeque::new(),
+            decoding: Decoding::default(),
         }
     }
 
@@ -68,8 +40,13 @@ impl Inward {
             (_, Format::None) => {}
             (Heard::Audio(audio), Format::Opus) => self.pass(time_ns, audio, actions),
             (Heard::Gap(gap), Format::Opus) => self.send_gap(gap, time_ns, actions),
-            (Heard::Audio(audio), Format::Pcm16 { .. }) => self.decode(time_ns, audio, actions),
-            (Heard::Gap(gap), Format::Pcm16 { .. }) => self.wait_with_gap(time_ns, gap, actions),
+            (Heard::Audio(audio), Format::Pcm16 { .. }) => {
+                self.decoding.hear_audio(time_ns, audio, actions);
+            }
+            (Heard::Gap(gap), Format::Pcm16 { .. }) => {
+                self.decoding.hear_gap(time_ns, gap, actions);
+                self.send_decoded(actions);
+            }
         }
     }
 
@@ -77,41 +54,34 @@ impl Inward {
     pub(super) fn handle_pcm(
         &mut self,
         at: u64,
-        pcm: &[i16],
+        pcm: Vec<i16>,
         is_concealed: bool,
         actions: &mut Actions,
     ) {
-        while let Some(expected) = self.expected.pop_front() {
-            match expected {
-                Expected::Pcm {
-                    at: own,
-                    samples,
-                    level,
-                    time_ns,
-                } if own == at => {
-                    if pcm.is_empty() {
-                        self.send_gap(lost(at, samples), time_ns, actions);
-                    } else {
-                        let flags = if is_concealed { FLAG_CONCEALED } else { 0 };
-                        let mut message = self
-                            .header(flags, level, at, time_ns)
-                            .to_message(pcm.len() * 2);
-                        push_pcm(&mut message, pcm);
-                        send_audio(message, actions);
-                    }
-                    self.send_gaps_in_turn(actions);
-                    return;
-                }
-                // The codec was too busy for it.
-                Expected::Pcm {
-                    at,
-                    samples,
-                    time_ns,
-                    ..
-                } => self.send_gap(lost(at, samples), time_ns, actions),
-                Expected::Gap { gap, time_ns } => self.send_gap(gap, time_ns, actions),
+        self.decoding.handle_pcm(at, pcm, is_concealed);
+        self.send_decoded(actions);
+    }
+
+    fn send_decoded(&mut self, actions: &mut Actions) {
+        while let Some(decoded) = self.decoding.poll() {
+            match decoded {
+                Decoded::Gap { gap, time_ns } => self.send_gap(gap, time_ns, actions),
+                Decoded::Pcm(decoded) => self.send_pcm(&decoded, actions),
             }
         }
+    }
+
+    fn send_pcm(&mut self, decoded: &Pcm, actions: &mut Actions) {
+        let flags = if decoded.is_concealed {
+            FLAG_CONCEALED
+        } else {
+            0
+        };
+        let level = level_of(decoded.level_dbov);
+        let header = self.header(flags, level, decoded.at, decoded.time_ns);
+        let mut message = header.to_message(decoded.pcm.len() * 2);
+        push_pcm(&mut message, &decoded.pcm);
+        send_audio(message, actions);
     }
 
     fn pass(&mut self, time_ns: u64, audio: Placed, actions: &mut Actions) {
@@ -125,73 +95,6 @@ impl Inward {
         let mut message = header.to_message(packet.payload.len());
         message.extend_from_slice(&packet.payload);
         send_audio(message, actions);
-    }
-
-    fn decode(&mut self, time_ns: u64, audio: Placed, actions: &mut Actions) {
-        self.conceal_loss(time_ns, Some(&audio.packet.payload), actions);
-        let level = level_of(audio.packet.level_dbov);
-        self.expect_pcm(audio.at, u64::from(audio.samples), level, time_ns);
-        actions.codec(CodecCommand::Decode {
-            at: audio.at,
-            codec: audio.packet.codec,
-            payload: audio.packet.payload,
-        });
-    }
-
-    fn conceal_loss(&mut self, time_ns: u64, behind: Option<&Arc<[u8]>>, actions: &mut Actions) {
-        let Some(Gap { at, samples, .. }) = self.loss.take() else {
-            return;
-        };
-        self.expect_pcm(at, samples, LEVEL_UNKNOWN, time_ns);
-        actions.codec(CodecCommand::Conceal {
-            at,
-            samples,
-            behind: behind.cloned(),
-        });
-    }
-
-    /// The end of a lost stretch is left to the packet behind it, for its forward error correction.
-    fn wait_with_gap(&mut self, time_ns: u64, gap: Gap, actions: &mut Actions) {
-        self.conceal_loss(time_ns, None, actions);
-        let mut told = gap;
-        if gap.kind == GapKind::Lost {
-            let concealed = gap.samples.min(CONCEALED_SAMPLES_MAX);
-            told.samples = gap.samples - concealed;
-            self.loss = Some(Gap {
-                at: gap.at + told.samples,
-                samples: concealed,
-                ..gap
-            });
-        }
-        if told.samples == 0 {
-            return;
-        }
-        self.expect(Expected::Gap { gap: told, time_ns });
-        self.send_gaps_in_turn(actions);
-    }
-
-    fn send_gaps_in_turn(&mut self, actions: &mut Actions) {
-        while let Some(&Expected::Gap { gap, time_ns }) = self.expected.front() {
-            self.expected.pop_front();
-            self.send_gap(gap, time_ns, actions);
-        }
-    }
-
-    fn expect_pcm(&mut self, at: u64, samples: u64, level: u16, time_ns: u64) {
-        self.expect(Expected::Pcm {
-            at,
-            samples,
-            level,
-            time_ns,
-        });
-    }
-
-    fn expect(&mut self, expected: Expected) {
-        // A codec that has given nothing for so long has forgotten.
-        if self.expected.len() == EXPECTED_MAX {
-            self.expected.clear();
-        }
-        self.expected.push_back(expected);
     }
 
     fn send_gap(&mut self, gap: Gap, time_ns: u64, actions: &mut Actions) {

@@ -8,7 +8,7 @@ use super::messages::{Format, ToBackend};
 use super::send;
 use super::wire::{FLAG_LIVE, Header, HeaderError, MediaType, parse_pcm};
 use crate::backend::Actions;
-use crate::backend::codec::CodecOutput;
+use crate::backend::codec::{CodecOutput, CodecSetup};
 use crate::backend::voice::Voice;
 use crate::engine::AudioCodec;
 use crate::playout::{Frame, MarkId, Played, PlayoutEvent, SegmentId};
@@ -67,7 +67,7 @@ pub(super) struct Outward {
     credit: u64,
     /// Whether the backend has been told that it exceeds its credit.
     is_over: bool,
-    voice: Option<Voice>,
+    voice: Voice,
     marks: VecDeque<(MarkId, String)>,
     next_mark: u32,
     playout_every: Option<Duration>,
@@ -84,7 +84,7 @@ impl Default for Outward {
             received: 0,
             credit: CREDIT_SAMPLES,
             is_over: false,
-            voice: None,
+            voice: Voice::new(2 * CREDIT_SAMPLES),
             marks: VecDeque::new(),
             next_mark: 0,
             playout_every: None,
@@ -111,12 +111,16 @@ impl Outward {
         // What still waits was paid for with another link's credit.
         self.received = self.waiting(actions);
         self.credit = CREDIT_SAMPLES + self.received;
-        if let Format::Pcm16 { rate_hz } = format {
-            match &mut self.voice {
-                Some(voice) => voice.set_rate(rate_hz, actions),
-                None => self.voice = Some(Voice::new(rate_hz, 2 * CREDIT_SAMPLES)),
-            }
-        }
+    }
+
+    /// Makes the session's codec, or changes it.
+    pub(super) fn open_codec(&mut self, setup: CodecSetup, actions: &mut Actions) {
+        self.voice.open(setup, actions);
+    }
+
+    /// Gives it back.
+    pub(super) fn close_codec(&mut self, actions: &mut Actions) {
+        self.voice.close(actions);
     }
 
     /// The link is gone: nothing is added to what it was saying.
@@ -159,11 +163,9 @@ impl Outward {
                 let pcm = parse_pcm(payload).ok_or(Refusal::NotPcm)?;
                 let samples = pcm.len() as u64 * 48_000 / u64::from(rate_hz);
                 self.spend(samples, actions)?;
-                if let Some(voice) = &mut self.voice {
-                    let pushed = voice.push(segment, is_live, pcm);
-                    pushed.map_err(|_| Refusal::OverCredit)?;
-                    voice.feed(now, actions);
-                }
+                let pushed = self.voice.push(segment, is_live, pcm);
+                pushed.map_err(|_| Refusal::OverCredit)?;
+                self.voice.feed(now, actions);
             }
         }
         self.segment = Some(header.segment);
@@ -179,17 +181,12 @@ impl Outward {
     ) -> Result<(), Refusal> {
         let id = self.segment_id(segment);
         self.segment = None;
-        match &mut self.voice {
-            Some(voice) if self.format != Format::Opus => {
-                voice.end(id).map_err(|_| Refusal::TooManyMarks)?;
-                voice.feed(now, actions);
-            }
-            _ => {
-                let ended = actions.playout().end(id);
-                ended.map_err(|_| Refusal::TooManyMarks)?;
-            }
-        }
-        Ok(())
+        let ended = match self.format {
+            Format::Pcm16 { .. } => self.voice.end(id),
+            Format::Opus | Format::None => actions.playout().end(id),
+        };
+        self.voice.feed(now, actions);
+        ended.map_err(|_| Refusal::TooManyMarks)
     }
 
     pub(super) fn mark(
@@ -199,23 +196,20 @@ impl Outward {
         actions: &mut Actions,
     ) -> Result<(), Refusal> {
         let mark = MarkId(self.next_mark);
-        let is_taken = match &mut self.voice {
-            Some(voice) if self.format != Format::Opus => voice.mark(mark),
-            _ => actions.playout().mark(mark),
+        let marked = match self.format {
+            Format::Pcm16 { .. } => self.voice.mark(mark),
+            Format::Opus | Format::None => actions.playout().mark(mark),
         };
-        is_taken.map_err(|_| Refusal::TooManyMarks)?;
+        marked.map_err(|_| Refusal::TooManyMarks)?;
         self.next_mark = self.next_mark.wrapping_add(1);
         self.marks.push_back((mark, name));
-        if let Some(voice) = &mut self.voice {
-            voice.feed(now, actions);
-        }
+        self.voice.feed(now, actions);
         Ok(())
     }
 
     /// Silence, and the truth about what was said.
     pub(super) fn flush(&mut self, now: Instant, actions: &mut Actions) {
-        let unsaid = self.voice.as_mut().map(|voice| voice.flush(actions));
-        let unsaid = unsaid.unwrap_or_default();
+        let unsaid = self.voice.flush(actions);
         let flushed = actions.playout().flush();
         for mark in flushed.marks.into_iter().chain(unsaid.marks) {
             self.answer_mark(mark, true, actions);
@@ -244,10 +238,8 @@ impl Outward {
         output: CodecOutput,
         actions: &mut Actions,
     ) {
-        if let Some(voice) = &mut self.voice {
-            voice.handle_codec(output, actions);
-            voice.feed(now, actions);
-        }
+        self.voice.handle_codec(output, actions);
+        self.voice.feed(now, actions);
     }
 
     pub(super) fn handle_playout(
@@ -281,10 +273,8 @@ impl Outward {
         is_agreed: bool,
         actions: &mut Actions,
     ) {
-        if let Some(voice) = &mut self.voice
-            && voice.poll_timeout().is_some_and(|at| at <= now)
-        {
-            voice.feed(now, actions);
+        if self.voice.poll_timeout().is_some_and(|at| at <= now) {
+            self.voice.feed(now, actions);
         }
         if self.report_at.is_some_and(|at| at <= now) {
             self.report_at = self.playout_every.map(|every| now + every);
@@ -302,8 +292,7 @@ impl Outward {
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        let voice = self.voice.as_ref().and_then(Voice::poll_timeout);
-        [voice, self.report_at, self.credit_at]
+        [self.voice.poll_timeout(), self.report_at, self.credit_at]
             .into_iter()
             .flatten()
             .min()
@@ -336,8 +325,7 @@ impl Outward {
     }
 
     fn waiting(&self, actions: &mut Actions) -> u64 {
-        let voice = self.voice.as_ref().map_or(0, Voice::waiting_samples);
-        voice + actions.playout().queued_samples()
+        self.voice.waiting_samples() + actions.playout().queued_samples()
     }
 
     fn report(&self, state: &'static str, played: Played, time_ns: u64, actions: &mut Actions) {
