@@ -97,6 +97,7 @@ pub async fn serve<H>(
     };
     let server = http::serve(
         listener,
+        None,
         router(health, move || exposition.render()).merge(more),
         LIMITS,
         stop,

@@ -3,13 +3,19 @@
 //! The signalling port is open to strangers, so everything they can make us hold is limited here:
 //! at most [`HttpLimits::connections_max`] connections (more wait in the kernel's backlog), each of
 //! which must deliver a request head within [`HttpLimits::header_timeout`], counted again for each
-//! request, so an idle connection is closed by the same clock. Bodies are the routes' business.
+//! request, so an idle connection is closed by the same clock; a TLS handshake has that time, too.
+//! A connection that becomes a WebSocket keeps its place among them, and leaves this clock. Bodies
+//! are the routes' business.
 //!
 //! Errors speak one shape everywhere, the one clients of the Realtime API parse: [`ApiError`].
 
+pub mod tls;
+
 use std::future::Future;
-use std::pin::pin;
+use std::io;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
@@ -18,6 +24,8 @@ use axum::response::{IntoResponse, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use serde::Serialize;
+use tls::Tls;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
@@ -42,9 +50,11 @@ pub struct HttpLimits {
     pub header_timeout: Duration,
 }
 
-/// Serves `router` until `stop` resolves, then lets open requests finish for a bounded time.
+/// Serves `router`, over TLS if there are certificates, until `stop` resolves, then lets open
+/// requests finish for a bounded time.
 pub async fn serve(
     listener: TcpListener,
+    tls: Option<Tls>,
     router: Router,
     limits: HttpLimits,
     stop: impl Future<Output = ()>,
@@ -61,8 +71,24 @@ pub async fn serve(
         };
         match accepted {
             Ok((stream, permit)) => {
-                let router = router.clone();
-                connections.spawn(converse(stream, router, limits, stopped.clone(), permit));
+                // Answers are small and latency is what the caller waits for.
+                let _ = stream.set_nodelay(true);
+                let stream = Held { stream, permit };
+                let service = TowerToHyperService::new(router.clone());
+                let stopped = stopped.clone();
+                match &tls {
+                    None => connections.spawn(converse(stream, service, limits, stopped)),
+                    Some(tls) => {
+                        let accepting = tls.acceptor().accept(stream);
+                        connections.spawn(async move {
+                            let accepting = tokio::time::timeout(limits.header_timeout, accepting);
+                            // Who speaks no TLS, or breaks off, is owed no answer.
+                            if let Ok(Ok(stream)) = accepting.await {
+                                converse(stream, service, limits, stopped).await;
+                            }
+                        })
+                    }
+                };
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection; pausing");
@@ -80,7 +106,7 @@ pub async fn serve(
 async fn accept(
     listener: &TcpListener,
     free: &Arc<Semaphore>,
-) -> std::io::Result<(TcpStream, OwnedSemaphorePermit)> {
+) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
     let permit = Arc::clone(free)
         .acquire_owned()
         .await
@@ -90,27 +116,74 @@ async fn accept(
 }
 
 /// One connection, until it ends or the server stops.
-async fn converse(
-    stream: TcpStream,
-    router: Router,
+async fn converse<S>(
+    stream: S,
+    service: TowerToHyperService<Router>,
     limits: HttpLimits,
     mut stopped: watch::Receiver<bool>,
-    _permit: OwnedSemaphorePermit,
-) {
-    // Answers are small and latency is what the caller waits for.
-    let _ = stream.set_nodelay(true);
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let mut builder = hyper::server::conn::http1::Builder::new();
     builder.timer(TokioTimer::new());
     builder.header_read_timeout(limits.header_timeout);
     builder.max_buf_size(HEAD_BYTES_MAX);
-    let service = TowerToHyperService::new(router);
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    let mut connection = pin!(connection.with_upgrades());
     tokio::select! {
         // A client that breaks off or is too slow is its own business.
         _ = connection.as_mut() => return,
         _ = stopped.wait_for(|stopping| *stopping) => connection.as_mut().graceful_shutdown(),
     }
     let _ = connection.await;
+}
+
+/// A stream with its place among the open connections, which it gives back when it is dropped,
+/// whatever it has become by then.
+struct Held {
+    stream: TcpStream,
+    #[expect(dead_code, reason = "held for its drop")]
+    permit: OwnedSemaphorePermit,
+}
+
+impl AsyncRead for Held {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Held {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
 }
 
 /// What went wrong with a request, in the Realtime API's shape:
@@ -243,7 +316,7 @@ mod tests {
                 "late"
             }),
         );
-        let server = tokio::spawn(serve(listener, router, LIMITS, async {
+        let server = tokio::spawn(serve(listener, None, router, LIMITS, async {
             let _ = stopped.await;
         }));
         (address, stop, server)

@@ -10,7 +10,7 @@ use super::source::{Finding, Source, Token, next_outside, reads, without_tests};
 
 /// What a crate is for, its names, and the beginnings of the paths that may name it. `bench` may
 /// see everything, and tests may drive what they test with what they like.
-const OWNERS: [(&str, &[&str], &[&str]); 6] = [
+const OWNERS: [(&str, &[&str], &[&str]); 7] = [
     (
         "the engine",
         &["str0m", "dimpl"],
@@ -37,11 +37,16 @@ const OWNERS: [(&str, &[&str], &[&str]); 6] = [
             "transceiver/src/driver",
         ],
     ),
+    (
+        "TLS",
+        &["rustls", "tokio_rustls"],
+        &["shared/src/http", "transceiver/src/driver"],
+    ),
     ("the control thread", &CONTROL_CRATES, &CONTROL_SOURCES),
 ];
 
 /// What a process needs beside its packets.
-const CONTROL_CRATES: [&str; 14] = [
+const CONTROL_CRATES: [&str; 15] = [
     "anyhow",
     "axum",
     "clap",
@@ -54,6 +59,7 @@ const CONTROL_CRATES: [&str; 14] = [
     "redis",
     "sd_notify",
     "tokio",
+    "tokio_tungstenite",
     "tower_service",
     "tracing_subscriber",
 ];

@@ -7,8 +7,12 @@ use std::time::Duration;
 use serde::Deserialize;
 use syrinx_shared::config::Invalid;
 use syrinx_shared::config::workers::within;
+use syrinx_shared::http::tls::{NamedFile, TlsFiles};
 
 use crate::signalling::owners::KeyLimits;
+
+const TLS_CERTIFICATE_KEY: &str = "signalling.tls_certificate_file";
+const TLS_KEY_KEY: &str = "signalling.tls_key_file";
 
 /// What time-outs of an HTTP request can be, in ms.
 const REQUEST_TIMEOUT_MS: std::ops::RangeInclusive<u64> = 100..=60_000;
@@ -20,6 +24,11 @@ pub struct SignallingConfig {
     /// Address of the HTTP API and the page. Default 127.0.0.1:8080: without TLS a browser grants
     /// the microphone to pages of this machine only, and calls need no key there.
     pub listen: SocketAddr,
+    /// File with the server's certificate and the intermediate ones (PEM), for HTTPS on `listen`;
+    /// read again on SIGHUP. Default empty: plain HTTP, for this machine or behind a proxy.
+    pub tls_certificate_file: PathBuf,
+    /// File with the private key of that certificate (PEM). Default empty.
+    pub tls_key_file: PathBuf,
     /// File with the digests of API keys, as `syrinx-transceiver api-key new` makes it; read again
     /// on SIGHUP. With it every call needs a key. Default empty: no keys, and calls from this
     /// machine only.
@@ -51,6 +60,8 @@ impl Default for SignallingConfig {
     fn default() -> Self {
         Self {
             listen: ([127, 0, 0, 1], 8080).into(),
+            tls_certificate_file: PathBuf::new(),
+            tls_key_file: PathBuf::new(),
             api_keys_file: PathBuf::new(),
             allow_anonymous: false,
             allowed_origins: Vec::new(),
@@ -79,6 +90,19 @@ impl SignallingConfig {
         configured(&self.api_keys_file)
     }
 
+    /// [`SignallingConfig::tls_certificate_file`] and [`SignallingConfig::tls_key_file`], if they
+    /// are configured.
+    pub fn tls_files(&self) -> Option<TlsFiles> {
+        let named = |name, path: &Path| {
+            let path = configured(path)?.to_owned();
+            Some(NamedFile { name, path })
+        };
+        Some(TlsFiles {
+            certificate: named(TLS_CERTIFICATE_KEY, &self.tls_certificate_file)?,
+            key: named(TLS_KEY_KEY, &self.tls_key_file)?,
+        })
+    }
+
     /// [`SignallingConfig::calls_per_key_count_max`] and
     /// [`SignallingConfig::half_open_calls_per_key_count_max`].
     pub fn key_limits(&self) -> KeyLimits {
@@ -90,6 +114,7 @@ impl SignallingConfig {
 
     pub(super) fn validate(&self) -> Result<(), Invalid> {
         self.validate_access()?;
+        self.validate_tls()?;
         self.validate_origins()?;
         self.validate_limits()
     }
@@ -115,6 +140,26 @@ impl SignallingConfig {
             ));
         }
         Ok(())
+    }
+
+    fn validate_tls(&self) -> Result<(), Invalid> {
+        let files = [
+            (TLS_CERTIFICATE_KEY, &self.tls_certificate_file),
+            (TLS_KEY_KEY, &self.tls_key_file),
+        ];
+        let is_missing = |(_, path): &&(&str, &PathBuf)| configured(path).is_none();
+        match files.iter().filter(is_missing).count() {
+            1 => {
+                let (key, _) = files.iter().find(is_missing).expect("there is one");
+                Err(Invalid::new(
+                    key,
+                    "\"\"",
+                    "TLS needs a certificate and its key",
+                    "name both files, or neither",
+                ))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn validate_origins(&self) -> Result<(), Invalid> {
@@ -251,6 +296,27 @@ mod tests {
                 )
             );
         }
+    }
+
+    #[test]
+    fn tls_needs_both_files_or_neither() {
+        let missing_key = problem_of(|config| {
+            config.signalling.tls_certificate_file = "/etc/syrinx/edge.pem".into();
+        });
+        let expected = Invalid::new(
+            "signalling.tls_key_file",
+            "\"\"",
+            "TLS needs a certificate and its key",
+            "name both files, or neither",
+        );
+        assert_eq!(missing_key, expected);
+        problem_of(|config| config.signalling.tls_key_file = "/etc/syrinx/edge.key".into());
+        let mut config = Config::default();
+        assert_eq!(config.signalling.tls_files(), None);
+        config.signalling.tls_certificate_file = "a".into();
+        config.signalling.tls_key_file = "b".into();
+        config.validate().unwrap();
+        assert!(config.signalling.tls_files().is_some());
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //! them; and takes note of every end. The lock is the control thread's own and never held across a
 //! wait; no worker takes it.
 
+mod beside;
+mod sidebands;
 mod view;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,6 +25,9 @@ use crate::signalling::api_keys::KeyId;
 use crate::signalling::call_id::CallId;
 use crate::signalling::calls::{Calls, OpenError, Randomness, Request};
 
+pub use beside::{RestartError, Sideband};
+pub use sidebands::SidebandNews;
+use sidebands::Sidebands;
 pub use view::CallView;
 use view::rounded_ms;
 
@@ -39,6 +44,7 @@ pub struct Desk {
 
 struct Book {
     calls: Calls,
+    sidebands: Sidebands,
     clock: Clock,
 }
 
@@ -60,6 +66,9 @@ pub enum DeskError {
     /// The worker takes no messages for the moment.
     #[error("the worker has too much waiting")]
     Busy,
+    /// Enough listen to the call.
+    #[error("the call has as many sidebands as it may have")]
+    Crowded,
 }
 
 /// What the desk knows of the whole process.
@@ -83,6 +92,7 @@ impl Desk {
     ) -> Self {
         let book = Mutex::new(Book {
             calls,
+            sidebands: Sidebands::default(),
             clock: Clock::new(),
         });
         Self {
@@ -184,13 +194,22 @@ impl Desk {
         match event {
             ShardEvent::Connected(session) => self.book().calls.connected(session),
             ShardEvent::Ended { reason, summary } => self.note_end(reason, &summary),
-            ShardEvent::Said { .. } => {}
+            ShardEvent::Said {
+                session,
+                event,
+                missed,
+            } => self.book().sidebands.said(session, &event, missed),
         }
     }
 
     fn note_end(&self, reason: EndReason, summary: &Summary) {
         self.metrics.record_setup(&summary.phases);
-        let Some(key) = self.book().calls.end(summary.session) else {
+        let key = {
+            let mut book = self.book();
+            book.sidebands.ended(summary.session, reason);
+            book.calls.end(summary.session)
+        };
+        let Some(key) = key else {
             tracing::error!(session = %summary.session, "an end of a session nobody had");
             return;
         };

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use syrinx_shared::bind;
+use syrinx_shared::http::tls::Tls;
 use syrinx_shared::metrics::{self as exposition, Exposition};
 use syrinx_shared::process::{self, Signals, Wish};
 use syrinx_shared::route::Generation;
@@ -61,7 +62,12 @@ async fn serve(
     let admin = bind::tcp("admin.listen", config.admin.listen).await?;
     let (workers, news) = Workers::start(config, &secrets.ring)?;
     let desk = open_desk(config, &workers, template, &secrets)?;
-    let listeners = Listeners { signalling, admin };
+    let tls = secrets.certificates.clone().map(Tls::new);
+    let listeners = Listeners {
+        signalling,
+        tls: tls.clone(),
+        admin,
+    };
     let servers = Servers::start(config, listeners, &desk, &workers, exposition);
     tokio::spawn(process::feed_watchdog({
         let pulses = workers.pulses();
@@ -72,6 +78,7 @@ async fn serve(
     let mut control = Control {
         config,
         desk,
+        tls,
         news,
         signals,
     };
@@ -140,7 +147,8 @@ fn say_ready(config: &Config, workers: &Workers, api_keys: Option<&ApiKeys>) {
         );
     }
     let (count, io_model) = (workers.count(), workers.io_model());
-    let status = format!("{count} worker(s) on {io_model}, signalling on {listen}");
+    let scheme = config.signalling.tls_files().map_or("http", |_| "https");
+    let status = format!("{count} worker(s) on {io_model}, signalling on {scheme}://{listen}");
     let (inner, admin) = (config.media.inner_listen, config.admin.listen);
     tracing::info!(%inner, %admin, "serving: {status}");
     process::notify_ready(&status);
@@ -150,6 +158,7 @@ fn say_ready(config: &Config, workers: &Workers, api_keys: Option<&ApiKeys>) {
 struct Control<'a> {
     config: &'a Config,
     desk: Arc<Desk>,
+    tls: Option<Tls>,
     news: News,
     signals: Signals,
 }
@@ -172,7 +181,7 @@ impl Control<'_> {
     /// Reads again what may change while the process runs. A fault keeps what is in force.
     fn reload(&self) {
         match Secrets::read(self.config) {
-            Ok(secrets) => self.take(&secrets),
+            Ok(secrets) => self.take(secrets),
             Err(error) => tracing::error!(
                 error = format!("{error:#}"),
                 "SIGHUP: what is in force stays in force"
@@ -180,14 +189,17 @@ impl Control<'_> {
         }
     }
 
-    fn take(&self, secrets: &Secrets) {
+    fn take(&self, secrets: Secrets) {
         if let Err(error) = self.desk.set_keys(&secrets.ring) {
             tracing::error!(%error, "SIGHUP: the keys in force stay in force; send it again");
             return;
         }
         self.desk.gate().replace(secrets.access());
         let api_keys = secrets.api_keys.as_ref().map(ApiKeys::count);
-        tracing::info!(api_keys, "SIGHUP: keys were read again");
+        if let (Some(tls), Some(certificates)) = (&self.tls, secrets.certificates) {
+            tls.replace(certificates);
+        }
+        tracing::info!(api_keys, "SIGHUP: keys and certificates were read again");
     }
 
     /// Serves what is open and takes nothing more, until the last call has ended, the time is up,

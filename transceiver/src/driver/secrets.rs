@@ -1,4 +1,5 @@
-//! What the process keeps secret, as files hold it: the cluster's keys and the API's.
+//! What the process keeps secret, as files hold it: the cluster's keys, the API's, and that of its
+//! certificate.
 //!
 //! Read at the start, by `--check`, and again on SIGHUP. Either all of it is good or none is taken.
 
@@ -7,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use syrinx_shared::http::tls::Certificates;
 use syrinx_shared::keys::KeyRing;
 use syrinx_shared::wire::ufrag::MintError;
 
@@ -24,6 +26,8 @@ pub struct Secrets {
     pub ring: Arc<KeyRing>,
     /// The keys of the API; `None` where nobody needs one.
     pub api_keys: Option<ApiKeys>,
+    /// What HTTPS is spoken with; `None` for plain HTTP.
+    pub certificates: Option<Certificates>,
 }
 
 impl Secrets {
@@ -39,9 +43,12 @@ impl Secrets {
             return Err(MintError::NoMintingEpoch).context(named);
         }
         let api_keys = config.signalling.api_keys_file().map(read_api_keys);
+        let files = config.signalling.tls_files();
+        let certificates = files.map(|files| files.read());
         Ok(Self {
             ring: Arc::new(ring),
             api_keys: api_keys.transpose()?,
+            certificates: certificates.transpose()?,
         })
     }
 

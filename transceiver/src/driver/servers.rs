@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use syrinx_shared::admin::{self, Health, Status};
+use syrinx_shared::http::tls::Tls;
 use syrinx_shared::http::{self, HttpLimits};
 use syrinx_shared::metrics::Exposition;
 use tokio::net::TcpListener;
@@ -18,6 +19,8 @@ use crate::signalling::http::{AllowedOrigins, Signalling, router};
 /// The two addresses that HTTP is spoken on.
 pub(super) struct Listeners {
     pub(super) signalling: TcpListener,
+    /// What HTTPS is spoken with on the signalling address.
+    pub(super) tls: Option<Tls>,
     pub(super) admin: TcpListener,
 }
 
@@ -53,6 +56,7 @@ impl Servers {
         let tasks = [
             tokio::spawn(http::serve(
                 listeners.signalling,
+                listeners.tls,
                 routes,
                 limits,
                 when_stopped(stopped.clone()),

@@ -35,6 +35,11 @@ pub enum ShardMessage {
     Restart(SessionRef, Box<IceRestart>),
     /// Go on with these keys.
     Keys(Arc<KeyRing>),
+    /// Start or stop telling what a session says to its client.
+    Tap(SessionRef, bool),
+    /// Handle an event as if the session's client had sent it; the text is a checked event. Says
+    /// whether the session is there.
+    Inject(SessionRef, String, oneshot::Sender<bool>),
     /// Say how a session is doing; `None` when it is not here.
     Inspect(SessionRef, oneshot::Sender<Option<Summary>>),
 }
@@ -188,6 +193,13 @@ impl Service for ShardService {
                 shard.restart(session, *restart);
             }
             ShardMessage::Keys(keys) => shard.set_keys(keys),
+            ShardMessage::Tap(session, is_tapped) => {
+                shard.tap(session, is_tapped);
+            }
+            ShardMessage::Inject(session, event, reply) => {
+                // Whoever asked may have given up by then.
+                let _ = reply.send(shard.inject(now, session, &event, packing));
+            }
             ShardMessage::Inspect(session, reply) => {
                 // Whoever asked may have given up by then.
                 let _ = reply.send(shard.inspect(now.mono, session));

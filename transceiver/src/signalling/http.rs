@@ -7,6 +7,9 @@
 //! | `GET /v1/realtime/calls/{id}` | 200, JSON: how the call is doing |
 //! | `DELETE /v1/realtime/calls/{id}`, `POST ..../{id}/hangup` | 200 |
 //! | `POST /v1/realtime?model=..`, `POST /v1/realtime/sessions` | older names of the first two |
+//! | `GET /v1/realtime?call_id=..`, WebSocket | the [`sideband`] |
+//! | `POST /whip`, `DELETE`, `PATCH /whip/{id}` | [`whip`] |
+//! | `GET /openapi.json` | all of this, for programs |
 //! | `GET /`, and the scripts and the style it names | the page |
 //!
 //! Every error is JSON ([`ApiError`]). Where API keys are configured each request needs one, or an
@@ -20,12 +23,14 @@ mod credential;
 mod errors;
 mod page;
 mod secrets;
+mod sideband;
+mod whip;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::routing::{MethodRouter, get, post};
+use axum::routing::{MethodRouter, delete, get, post};
 use syrinx_shared::http::ApiError;
 
 use crate::driver::desk::Desk;
@@ -50,7 +55,10 @@ pub struct Signalling {
 pub fn router(signalling: Signalling) -> Router {
     let origins = Arc::clone(&signalling.origins);
     Router::new()
-        .route("/v1/realtime", only("POST", post(calls::open)))
+        .route(
+            "/v1/realtime",
+            only("GET, POST", get(sideband::open).post(calls::open)),
+        )
         .route(calls::PATH, only("POST", post(calls::open)))
         .route(
             "/v1/realtime/calls/{id}",
@@ -67,6 +75,19 @@ pub fn router(signalling: Signalling) -> Router {
         .route(
             "/v1/realtime/sessions",
             only("POST", post(secrets::session)),
+        )
+        .route(
+            whip::PATH,
+            only("POST, OPTIONS", post(whip::open).options(whip::options)),
+        )
+        .route(
+            "/whip/{id}",
+            only(
+                "DELETE, PATCH, OPTIONS",
+                delete(calls::end)
+                    .patch(whip::patch)
+                    .options(whip::call_options),
+            ),
         )
         .with_state(signalling)
         .layer(axum::middleware::from_fn_with_state(origins, cors::answer))

@@ -1,4 +1,5 @@
-//! Under which key each call was opened, and how many each key may have.
+//! Under which key each call was opened, how many each key may have, and how often a call's ICE was
+//! restarted.
 //!
 //! Two limits a key: calls open at once, and of those the *half-open* ones, whose client has not
 //! come through yet. An offer costs its sender one request; the place it takes is held until the
@@ -51,6 +52,7 @@ struct Count {
 struct Tenancy {
     key: KeyId,
     is_half_open: bool,
+    ice_restarts: u16,
 }
 
 impl Owners {
@@ -90,6 +92,7 @@ impl Owners {
         let tenancy = Tenancy {
             key,
             is_half_open: true,
+            ice_restarts: 0,
         };
         let former = self.calls.insert(session, tenancy);
         assert!(former.is_none(), "invariant: a session is opened once");
@@ -111,7 +114,9 @@ impl Owners {
 
     /// The call of `session` has ended; whose it was.
     pub fn release(&mut self, session: SessionRef) -> Option<KeyId> {
-        let Tenancy { key, is_half_open } = self.calls.remove(&session)?;
+        let Tenancy {
+            key, is_half_open, ..
+        } = self.calls.remove(&session)?;
         let Entry::Occupied(mut entry) = self.keys.entry(key) else {
             unreachable!("invariant: an owner is counted");
         };
@@ -123,6 +128,18 @@ impl Owners {
             entry.remove();
         }
         Some(key)
+    }
+
+    /// How often the ICE of a call was restarted; `None` if it has no owner.
+    pub fn ice_restarts(&self, session: SessionRef) -> Option<u16> {
+        self.calls.get(&session).map(|call| call.ice_restarts)
+    }
+
+    /// The ICE of a call is restarted once more: how often it was then.
+    pub fn count_restart(&mut self, session: SessionRef) -> Option<u16> {
+        let call = self.calls.get_mut(&session)?;
+        call.ice_restarts = call.ice_restarts.wrapping_add(1);
+        Some(call.ice_restarts)
     }
 
     /// Whose call it is.
@@ -176,6 +193,7 @@ mod tests {
         assert_eq!(owners.release(session(1)), None);
         assert_eq!(owners.of(session(1)), None);
         owners.connected(session(1));
+        assert_eq!(owners.count_restart(session(1)), None);
         assert!(owners.keys.is_empty() && owners.calls.is_empty());
     }
 

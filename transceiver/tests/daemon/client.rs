@@ -46,7 +46,10 @@ pub(crate) fn ask(
     headers: &[(&str, &str)],
     body: &[u8],
 ) -> io::Result<Answer> {
-    let mut head = format!("{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n");
+    let mut head = format!("{method} {path} HTTP/1.1\r\nhost: {address}\r\n");
+    if !headers.iter().any(|(name, _)| *name == "connection") {
+        head += "connection: close\r\n";
+    }
     for (name, value) in headers {
         head += &format!("{name}: {value}\r\n");
     }

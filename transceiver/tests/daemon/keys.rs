@@ -206,7 +206,10 @@ fn an_ephemeral_key_survives_a_restart_and_falls_with_its_api_key() {
     assert_eq!(open_as(&transceiver, &other).status, 201);
     transceiver.signal("TERM");
     let (_, log) = transceiver.wait();
-    assert!(log.contains("SIGHUP: keys were read again"), "{log}");
+    assert!(
+        log.contains("SIGHUP: keys and certificates were read again"),
+        "{log}"
+    );
     assert!(log.contains("what is in force stays in force"), "{log}");
     assert!(
         log.contains("key=\"other\""),

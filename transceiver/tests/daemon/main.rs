@@ -6,7 +6,11 @@
 mod calls;
 mod cli;
 mod client;
+mod contract;
 mod ending;
 mod forms;
 mod keys;
 mod process;
+mod sideband;
+mod tls;
+mod whip;

@@ -8,6 +8,16 @@ use crate::engine::{ClientCredentials, Credentials, Fragment};
 use crate::session::IceRestart;
 
 impl Calls {
+    /// How often the ICE of a session was restarted.
+    pub fn restarts(&self, session: SessionRef) -> Option<u16> {
+        self.owners.ice_restarts(session)
+    }
+
+    /// The session has been told to restart: how often that was by now.
+    pub fn count_restart(&mut self, session: SessionRef) -> Option<u16> {
+        self.owners.count_restart(session)
+    }
+
     /// Mints new credentials for `session`, whose client goes on with `client`. The ufrag names the
     /// same place; `random` makes it differ from the former.
     ///

@@ -34,13 +34,27 @@ pub(super) async fn open(
     query: Result<Query<OpenQuery>, QueryRejection>,
     request: Request,
 ) -> Result<Response, ApiError> {
+    let Answer { call, sdp } = answer(&signalling, query, request).await?;
+    let headers = [
+        (header::CONTENT_TYPE, "application/sdp".to_owned()),
+        (header::LOCATION, format!("{PATH}/{call}")),
+    ];
+    Ok((StatusCode::CREATED, headers, sdp).into_response())
+}
+
+/// Opens a call, whatever its resource is called.
+pub(super) async fn answer(
+    signalling: &Signalling,
+    query: Result<Query<OpenQuery>, QueryRejection>,
+    request: Request,
+) -> Result<Answer, ApiError> {
     let (parts, body) = request.into_parts();
     let headers = &parts.headers;
-    let caller = credential::admit(&signalling, headers, Purpose::Open)?;
+    let caller = credential::admit(signalling, headers, Purpose::Open)?;
     let (channel, asked) = judge(query)?;
     let kind = OfferingKind::of(headers)?;
     if matches!(kind, OfferingKind::Multipart { .. }) {
-        refuse_forgery(&signalling, headers)?;
+        refuse_forgery(signalling, headers)?;
     }
     let offering = kind.read(headers, body, signalling.body_timeout).await?;
     let request = CallRequest {
@@ -53,13 +67,7 @@ pub(super) async fn open(
         session: asked.overlaid(offering.session).overlaid(caller.session),
         negotiated_channel: channel,
     };
-    let opened = signalling.desk.open(request);
-    let Answer { call, sdp } = opened.map_err(errors::refuse_open)?;
-    let headers = [
-        (header::CONTENT_TYPE, "application/sdp".to_owned()),
-        (header::LOCATION, format!("{PATH}/{call}")),
-    ];
-    Ok((StatusCode::CREATED, headers, sdp).into_response())
+    signalling.desk.open(request).map_err(errors::refuse_open)
 }
 
 /// The channel and the session that the query asks for.

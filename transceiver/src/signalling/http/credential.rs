@@ -12,7 +12,18 @@ pub(super) fn admit(
     headers: &HeaderMap,
     purpose: Purpose,
 ) -> Result<Caller, ApiError> {
-    let admitted = signalling.gate.admit(bearer(headers), purpose);
+    admit_or(signalling, headers, None, purpose)
+}
+
+/// [`admit`], with a credential from elsewhere that counts where the header is missing.
+pub(super) fn admit_or(
+    signalling: &Signalling,
+    headers: &HeaderMap,
+    elsewhere: Option<&str>,
+    purpose: Purpose,
+) -> Result<Caller, ApiError> {
+    let credential = bearer(headers).or(elsewhere);
+    let admitted = signalling.gate.admit(credential, purpose);
     admitted.map_err(errors::refuse_access)
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use axum::http::StatusCode;
 use syrinx_shared::http::ApiError;
 
-use crate::driver::desk::DeskError;
+use crate::driver::desk::{DeskError, RestartError};
 use crate::engine::OfferError;
 use crate::signalling::access::AccessError;
 use crate::signalling::calls::OpenError;
@@ -116,6 +116,14 @@ pub(super) fn misconfigured(message: String) -> ApiError {
 pub(super) fn refuse_ask(error: DeskError) -> ApiError {
     match error {
         DeskError::UnknownCall => unknown_call(),
+        DeskError::Crowded => ApiError {
+            retry_after_s: Some(RETRY_WHEN_FULL_S),
+            ..ApiError::new(
+                StatusCode::TOO_MANY_REQUESTS,
+                "too_many_sidebands",
+                sentence(error),
+            )
+        },
         DeskError::Busy => ApiError {
             retry_after_s: Some(RETRY_SOON_S),
             ..ApiError::new(
@@ -124,6 +132,19 @@ pub(super) fn refuse_ask(error: DeskError) -> ApiError {
                 "The worker is busy.",
             )
         },
+    }
+}
+
+/// Why ICE was not restarted.
+pub(super) fn refuse_restart(error: RestartError) -> ApiError {
+    match error {
+        RestartError::Desk(error) => refuse_ask(error),
+        RestartError::NoCredentials => ApiError::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "unsupported_fragment",
+            sentence(error),
+        ),
+        RestartError::Mint(error) => misconfigured(sentence(error)),
     }
 }
 

@@ -1,4 +1,5 @@
-//! The page: a few files, compiled in, so that the binary is all there is to install.
+//! The page, and the description of the API: a few files, compiled in, so that the binary is all
+//! there is to install.
 
 use axum::Router;
 use axum::http::header::{self, HeaderName};
@@ -14,7 +15,7 @@ const POLICY: &str = "default-src 'self'; base-uri 'none'; form-action 'none'; \
 const SCRIPT_TYPE: &str = "text/javascript; charset=utf-8";
 
 /// Path, media type, text.
-const FILES: [(&str, &str, &str); 6] = [
+const FILES: [(&str, &str, &str); 7] = [
     (
         "/",
         "text/html; charset=utf-8",
@@ -40,6 +41,11 @@ const FILES: [(&str, &str, &str); 6] = [
         "/icon.svg",
         "image/svg+xml",
         include_str!("../../../web/icon.svg"),
+    ),
+    (
+        "/openapi.json",
+        "application/json",
+        include_str!("../../../openapi.json"),
     ),
 ];
 
