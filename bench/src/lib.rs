@@ -22,4 +22,5 @@ pub mod result_file;
 pub mod slo;
 pub mod speech;
 pub mod stats;
+pub mod summary;
 pub mod table;

@@ -26,6 +26,14 @@ enum Verb {
     Calls(Box<calls::load::CallsOptions>),
     /// Measure what a call's start takes, phase by phase.
     Setup(Box<calls::load::SetUpOptions>),
+    /// Measure what becomes of calls whose clients change address.
+    Roam(Box<calls::incident::RoamOptions>),
+    /// Measure what becomes of calls while the relay restarts, or a command is run.
+    Recovery(Box<calls::incident::RecoveryOptions>),
+    /// Measure how long it takes when all clients vanish and call again within a second.
+    Storm(Box<calls::incident::StormOptions>),
+    /// Watch whether memory, descriptors and round trips grow with the calls that a server served.
+    Soak(Box<calls::soak::Options>),
     /// Stand between clients and a relay as an impaired network.
     Impair(Box<impair::run::Options>),
     /// Make one HTML page of results, with tables and charts.
@@ -58,6 +66,22 @@ fn dispatch(verb: &Verb) -> anyhow::Result<()> {
         }
         Verb::Setup(options) => {
             let report = calls::load::set_up(options, &*stop_flag()?)?;
+            tell_calls(&report, &options.generator)
+        }
+        Verb::Roam(options) => {
+            let report = calls::incident::roam(options, &*stop_flag()?)?;
+            tell_calls(&report, &options.crowd.generator)
+        }
+        Verb::Recovery(options) => {
+            let report = calls::incident::recovery(options, &*stop_flag()?)?;
+            tell_calls(&report, &options.crowd.generator)
+        }
+        Verb::Storm(options) => {
+            let report = calls::incident::storm(options, &*stop_flag()?)?;
+            tell_calls(&report, &options.crowd.generator)
+        }
+        Verb::Soak(options) => {
+            let report = calls::soak::run(options, &*stop_flag()?)?;
             tell_calls(&report, &options.generator)
         }
         Verb::Impair(options) => {
@@ -94,6 +118,9 @@ fn tell_calls(
     print!("{}", calls::text::render(report));
     if let Some(path) = &options.json {
         result_file::write_json(path, report)?;
+    }
+    if let Some(path) = &options.summary {
+        calls::summary::write(path, report)?;
     }
     Ok(())
 }

@@ -69,6 +69,19 @@ pub fn paired_ratio(theirs: &[f64], ours: &[f64]) -> Option<Spread> {
     Spread::of(pairs.map(|(theirs, ours)| theirs / ours))
 }
 
+/// The slope of a line through `points`, by Theil and Sen: the median of the slopes between all
+/// pairs, which a quarter of outliers does not move. `None` with fewer than two different
+/// abscissae.
+pub fn slope(points: &[(f64, f64)]) -> Option<f64> {
+    let mut slopes = Vec::new();
+    for (index, (x, y)) in points.iter().enumerate() {
+        let later = points[index + 1..].iter().filter(|(later, _)| later != x);
+        slopes.extend(later.map(|(later_x, later_y)| (later_y - y) / (later_x - x)));
+    }
+    slopes.sort_by(f64::total_cmp);
+    (!slopes.is_empty()).then(|| quantile(&slopes, 0.5))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -92,6 +105,24 @@ mod tests {
     fn refuses_nothing_and_not_a_number() {
         assert_eq!(Spread::of([]), None);
         assert_eq!(Spread::of([1.0, f64::NAN]), None);
+    }
+
+    #[test]
+    fn a_slope_is_not_moved_by_outliers() {
+        let mut points: Vec<(f64, f64)> = (0..100)
+            .map(|x| (f64::from(x), 3.0 + 0.5 * f64::from(x)))
+            .collect();
+        for point in points.iter_mut().step_by(5) {
+            point.1 += 1e6;
+        }
+        let slope = slope(&points).expect("a line");
+        assert!((slope - 0.5).abs() < 1e-9, "{slope}");
+    }
+
+    #[test]
+    fn a_point_has_no_slope() {
+        assert_eq!(slope(&[(1.0, 2.0)]), None);
+        assert_eq!(slope(&[(1.0, 2.0), (1.0, 5.0)]), None);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use super::client::{Client, ClientError, Event, Output, Said};
 use super::ear::{Arrival, Ear};
 use super::failure::{Cause, Failure};
 use super::latency::Latencies;
-use super::schedule::{Ending, Planned};
+use super::schedule::{Ending, Move, Planned};
 use super::signalling::Expected;
 use super::sources::Sources;
 use super::tally::{Milestones, Phase, Tally};
@@ -124,7 +124,7 @@ pub(super) struct Call {
     floor_ns: u64,
     heard: u32,
     client_wake_ns: u64,
-    moves_ns: Option<u64>,
+    moves: Option<Move>,
     set_up_until_ns: u64,
     end: Option<End>,
     cut_short: bool,
@@ -150,7 +150,7 @@ impl Call {
         let mut milestones = Milestones::default();
         milestones.reach(Phase::Http, answered_ns);
         Self {
-            moves_ns: planned.moves.map(ns),
+            moves: planned.moves,
             set_up_until_ns: ns(planned.start + terms.set_up_timeout),
             planned,
             socket,
@@ -192,7 +192,7 @@ impl Call {
             Stage::Lingering { until_ns } => until_ns,
             Stage::Over => 0,
         };
-        let moves_ns = self.moves_ns.unwrap_or(u64::MAX);
+        let moves_ns = self.moves.map_or(u64::MAX, |moves| ns(moves.at));
         said_ns.min(client_ns).min(stage_ns).min(moves_ns)
     }
 
@@ -206,9 +206,10 @@ impl Call {
         let now = Instant::now();
         let now_ns = terms.since_epoch(now);
         self.move_on(now_ns, terms);
-        if self.moves_ns.is_some_and(|at_ns| now_ns >= at_ns) {
-            self.moves_ns = None;
-            self.move_away(terms);
+        if let Some(moves) = self.moves.take_if(|moves| now_ns >= ns(moves.at)) {
+            if let Err(failure) = self.move_away(moves.known, terms) {
+                self.over(End::Failed(failure));
+            }
             woken = Woken::Moved;
         }
         for _ in 0..SAY_BURST {
@@ -270,14 +271,17 @@ impl Call {
         self.end.get_or_insert(end);
     }
 
-    /// From here on the client's datagrams leave from another address; the client does not know, as
-    /// behind a NAT.
-    fn move_away(&mut self, terms: &Terms) {
+    /// From here on the client's datagrams leave from another address.
+    fn move_away(&mut self, known: bool, terms: &Terms) -> Result<(), Failure> {
+        let no_socket = |error| Failure::new(Cause::NoSocket, error);
         let address = terms.sources.second_address(self.planned.id);
-        match client_socket(address) {
-            Ok(socket) => self.socket = socket,
-            Err(error) => self.over(End::Failed(Failure::new(Cause::NoSocket, error))),
+        self.socket = client_socket(address).map_err(no_socket)?;
+        if known {
+            let local = self.socket.local_addr().map_err(no_socket)?;
+            let moved = self.client.move_to(local);
+            moved.map_err(|error| Failure::new(Cause::Broken, error))?;
         }
+        Ok(())
     }
 
     fn say(&mut self, frame: &Frame, now: Instant, terms: &Terms, notes: &mut Notes) {
@@ -426,7 +430,14 @@ impl Call {
             self.stage = Stage::Talking;
             self.established_ns = Some(now_ns);
             notes.tally.calls.established += 1;
-            notes.tally.set_up(&self.milestones, ns(self.planned.start));
+            let start_ns = ns(self.planned.start);
+            if self.planned.counts {
+                notes.tally.set_up(&self.milestones, start_ns);
+            }
+            // A call that was made after the incident has recovered from it now.
+            if let Some(incident_ns) = terms.incident_ns.filter(|at_ns| start_ns >= *at_ns) {
+                notes.tally.recovery.record_ns(now_ns - incident_ns);
+            }
         }
     }
 
@@ -479,7 +490,11 @@ impl Call {
             let until_ns = ended_ns.min(terms.window_ns.end);
             tally.call_time += Duration::from_nanos(until_ns.saturating_sub(from_ns));
         }
-        let incident_ns = self.planned.moves.map(ns).or(terms.incident_ns);
+        let incident_ns = self
+            .planned
+            .moves
+            .map(|moves| ns(moves.at))
+            .or(terms.incident_ns);
         tally.hear(&self.ear.finish(), incident_ns);
         self.handle
             .filter(|_| terms.needs_hang_up || (failed && says_goodbye))

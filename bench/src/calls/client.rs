@@ -1,10 +1,9 @@
 //! One WebRTC client without a socket or a clock: an offer goes out, an answer comes in, and from
 //! then on datagrams and time-outs go in, datagrams and events come out.
 //!
-//! **Contract.** After [`Client::accept`] and after each `handle_*`, `say` or `close`,
-//! [`Client::poll`] is called until it gives [`Output::Timeout`]. The client's own address is the
-//! one it was made with for its whole life: who moves a client changes only where its datagrams
-//! leave from, as a NAT does.
+//! **Contract.** After [`Offering::accept`] and after each `handle_*`, `say`, `move_to` or `close`,
+//! [`Client::poll`] is called until it gives [`Output::Timeout`]. Who moves a client's socket
+//! without telling it does what a NAT does.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -305,6 +304,18 @@ impl Client {
         self.channel
             .and_then(|channel| self.rtc.channel(channel))
             .is_some_and(|mut channel| channel.write(false, text.as_bytes()).unwrap_or(false))
+    }
+
+    /// The client has another address from now on, and knows: it checks at once whether that leads
+    /// to the server.
+    ///
+    /// # Errors
+    /// When the address cannot be a candidate.
+    pub fn move_to(&mut self, local: SocketAddr) -> Result<(), ClientError> {
+        let candidate = Candidate::host(local, Protocol::Udp).map_err(ClientError::of)?;
+        self.rtc.add_local_candidate(candidate);
+        self.local = local;
+        Ok(())
     }
 
     /// Says goodbye: what is left to send comes out of [`Client::poll`].

@@ -72,7 +72,9 @@ pub struct Drive<'a> {
 pub struct Incident<'a> {
     /// When, counted from the epoch.
     pub at: Duration,
-    /// What; blocks until it is done.
+    /// What it is, in words.
+    pub what: String,
+    /// What is done; blocks until it is done.
     pub act: Box<dyn FnOnce() -> anyhow::Result<()> + Send + 'a>,
 }
 
@@ -83,8 +85,19 @@ pub struct Driven {
     pub tally: Tally,
     /// Whether it came to its end.
     pub complete: bool,
-    /// How long the incident's act took.
-    pub incident: Option<Duration>,
+    /// What was done in the middle, when, and how long that took.
+    pub incident: Option<Done>,
+}
+
+/// An incident that is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Done {
+    /// What it was.
+    pub what: String,
+    /// When, counted from the epoch.
+    pub at: Duration,
+    /// How long it took to do.
+    pub took: Duration,
 }
 
 /// How a run stands, for the eyes of who watches.
@@ -165,7 +178,7 @@ pub fn run(
         }
         let incident = match acted.map(ScopedJoinHandle::join) {
             None => None,
-            Some(Ok(took)) => Some(took.context("what was to be done in the middle of the run")?),
+            Some(Ok(done)) => Some(done.context("what was to be done in the middle of the run")?),
             Some(Err(panic)) => std::panic::resume_unwind(panic),
         };
         Ok(Driven {
@@ -346,7 +359,7 @@ impl Shared<'_> {
         incident: Option<Incident<'scope>>,
         stop: &AtomicBool,
         watch: &mut dyn Watch,
-    ) -> Option<ScopedJoinHandle<'scope, anyhow::Result<Duration>>> {
+    ) -> Option<ScopedJoinHandle<'scope, anyhow::Result<Done>>> {
         let Range { start, end } = self.drive.window;
         let mut looks = vec![start, end];
         let (mut incident, mut acting) = (incident, None);
@@ -362,7 +375,11 @@ impl Shared<'_> {
             if let Some(due) = incident.take_if(|incident| incident.at <= at) {
                 acting = Some(scope.spawn(move || {
                     let begun = Instant::now();
-                    (due.act)().map(|()| begun.elapsed())
+                    (due.act)().map(|()| Done {
+                        what: due.what,
+                        at: due.at,
+                        took: begun.elapsed(),
+                    })
                 }));
             }
             if stop.load(Ordering::Relaxed) || self.is_hopeless() {
@@ -406,3 +423,6 @@ fn part(signalling: &dyn Signalling, calls: &Receiver<String>) {
         signalling.hang_up(&call);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -147,7 +147,8 @@ mod tests {
         all.record(Duration::from_millis(1));
         all.add(&one);
         assert_eq!(all.count(), 2);
-        assert_eq!(all.quantiles().expect("two").max.round(), 3_001.0);
+        let longest = all.quantiles().expect("two").max;
+        assert!((longest / 3_000.0 - 1.0).abs() < 0.001, "{longest}");
         all.clear();
         assert_eq!(all.quantiles(), None);
     }

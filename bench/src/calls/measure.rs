@@ -214,13 +214,26 @@ impl<'a> Measurement<'a> {
         let window = round.window.clone();
         let label = kind.name().to_owned();
         let mut observer = Observer::new(&stand.processes, round.window, progress, label);
-        let driven = engine::run(&drive, round.incident, self.stop, &mut observer)?;
+        let incident = round.incident.map(|incident| self.anywhere(incident));
+        let driven = engine::run(&drive, incident, self.stop, &mut observer)?;
         let length = window.end - window.start;
         let mut run = Run::of(kind, number, &driven, cores.len(), length);
         let call_s = driven.tally.call_time.as_secs_f64();
         run.processes = observer.costs(call_s, driven.tally.calls.started);
         run.series = observer.into_series();
         Ok(run)
+    }
+
+    /// Has the incident act on any core: what it starts must not be bound to the generator's.
+    fn anywhere<'b>(&self, incident: Incident<'b>) -> Incident<'b> {
+        let (everywhere, act) = (self.everywhere, incident.act);
+        Incident {
+            act: Box::new(move || {
+                pin(&everywhere)?;
+                act()
+            }),
+            ..incident
+        }
     }
 
     /// The generator's cores; this thread, and those it starts, go there.

@@ -125,11 +125,11 @@ impl Reflector {
         let _ = self.shared.waker.write(1);
     }
 
-    /// For how long it really kept the audio, by its own clock: from taking a packet off the socket
-    /// to putting its echo there.
-    pub fn held(&self) -> Latencies {
+    /// For how long it really kept the audio since the last look, by its own clock: from taking a
+    /// packet off the socket to writing its echo.
+    pub fn take_held(&self) -> Latencies {
         let held = self.shared.held.lock();
-        held.unwrap_or_else(PoisonError::into_inner).clone()
+        std::mem::take(&mut *held.unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Runs until `stop` is set.

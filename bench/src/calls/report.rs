@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::ear::Counts;
-use super::engine::Driven;
+use super::engine::{Done, Driven};
 use super::failure::Failures;
 use super::latency::Quantiles;
 use super::schedule::Arrivals;
@@ -99,6 +99,8 @@ pub struct Run {
     pub incident: Option<Incident>,
     /// The run over time.
     pub series: Vec<Point>,
+    /// Where the server's figures go with every call it has served; from `soak` alone.
+    pub trend: Option<Trend>,
 }
 
 /// Set-up times of one phase, in µs.
@@ -160,8 +162,8 @@ pub struct ProcessCost {
     pub busy_share: Option<f64>,
     /// Resident memory before the first call, in KiB.
     pub resident_before_kib: u64,
-    /// Resident memory at the end of the window, in KiB.
-    pub resident_kib: u64,
+    /// Resident memory at the end of the window, in KiB; `None` when the process was gone.
+    pub resident_kib: Option<u64>,
     /// What the resident memory grew by for each call that was up then, in KiB.
     pub resident_per_call_kib: Option<f64>,
     /// Open descriptors before the first call.
@@ -211,6 +213,20 @@ pub struct Incident {
     pub blackout_p50_ms: Option<f64>,
     /// From the incident until the last call had its sound back for good, in ms.
     pub settled_ms: Option<f64>,
+}
+
+/// Where figures go: what they change by while the server serves a thousand calls, once it is warm.
+/// Slopes by Theil and Sen, which single outliers do not move.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Trend {
+    /// Calls that the slopes are drawn from.
+    pub calls: u64,
+    /// Resident memory, in KiB, by process.
+    pub resident_kib: BTreeMap<String, f64>,
+    /// Open descriptors, by process.
+    pub descriptors: BTreeMap<String, f64>,
+    /// 99th percentile of the round trip, in µs.
+    pub round_trip_p99_us: Option<f64>,
 }
 
 /// A look at a run.
@@ -271,8 +287,12 @@ impl Run {
             media: Media::of(tally),
             processes: Vec::new(),
             generator: Generator::of(tally, threads, window),
-            incident: None,
+            incident: driven
+                .incident
+                .as_ref()
+                .map(|done| Incident::of(tally, done)),
             series: Vec::new(),
+            trend: None,
         }
     }
 
@@ -326,6 +346,23 @@ impl Media {
     /// Lost packets as a part of those said; `None` when none were.
     pub fn loss(&self) -> Option<f64> {
         (self.said > 0).then(|| self.lost as f64 / self.said as f64)
+    }
+}
+
+impl Incident {
+    fn of(tally: &Tally, done: &Done) -> Self {
+        let ms = |us: f64| us / 1e3;
+        let gaps = tally.longest_gap.quantiles();
+        Self {
+            what: done.what.clone(),
+            at_s: done.at.as_secs_f64(),
+            took_ms: Some(done.took.as_secs_f64() * 1e3),
+            packets_lost: tally.packets.lost(),
+            calls_lost: tally.calls.lost,
+            blackout_ms: gaps.as_ref().map(|all| ms(all.max)),
+            blackout_p50_ms: gaps.as_ref().map(|all| ms(all.p50)),
+            settled_ms: tally.recovery.quantiles().map(|all| ms(all.max)),
+        }
     }
 }
 

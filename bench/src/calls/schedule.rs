@@ -27,6 +27,16 @@ pub enum Ending {
     Vanishing,
 }
 
+/// A change of a client's address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// When, counted from the run's epoch.
+    pub at: Duration,
+    /// Whether the client knows, as when Wi-Fi gives way to a mobile network; it does not when a
+    /// NAT on the way forgets it.
+    pub known: bool,
+}
+
 /// One call, as it should go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Planned {
@@ -38,8 +48,10 @@ pub struct Planned {
     pub end: Duration,
     /// How it ends.
     pub ending: Ending,
+    /// Whether its set-up is among what is measured.
+    pub counts: bool,
     /// When its client changes address, if it does.
-    pub moves: Option<Duration>,
+    pub moves: Option<Move>,
     /// What its voice is drawn from.
     pub seed: u64,
 }
@@ -108,6 +120,7 @@ pub fn plan(starts: &Starts, hold: Hold, seed: u64) -> Vec<Planned> {
             Hold::Each(length) => start + length,
         },
         ending: Ending::Goodbye,
+        counts: true,
         moves: None,
         seed: random.u64(..),
     });

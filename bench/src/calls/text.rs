@@ -1,7 +1,7 @@
 //! The result as a person reads it: a block for each run, then what to mind about it.
 
 use super::latency::Quantiles;
-use super::report::{Incident, ProcessCost, Report, Run};
+use super::report::{Incident, ProcessCost, Report, Run, Trend};
 use crate::table::Table;
 
 /// All runs of the report, and the notes below them.
@@ -55,6 +55,9 @@ fn block(run: &Run) -> String {
     text.push_str(&sound(run));
     if let Some(incident) = &run.incident {
         text.push_str(&incident_line(incident));
+    }
+    if let Some(trend) = &run.trend {
+        text.push_str(&trend_line(trend));
     }
     text.push_str(&costs(&run.processes));
     text.push_str(&generator(run));
@@ -139,6 +142,20 @@ fn incident_line(incident: &Incident) -> String {
     )
 }
 
+fn trend_line(trend: &Trend) -> String {
+    let mut text = format!("  with every 1,000 calls, over {}:", trend.calls);
+    for (name, kib) in &trend.resident_kib {
+        let descriptors = trend.descriptors.get(name).copied();
+        let descriptors = descriptors.map_or("-".to_owned(), |slope| format!("{slope:+.2}"));
+        text.push_str(&format!(
+            " {name} {kib:+.1} KiB and {descriptors} descriptors;"
+        ));
+    }
+    let p99 = trend.round_trip_p99_us;
+    let p99 = p99.map_or("-".to_owned(), |slope| format!("{slope:+.1} µs"));
+    text + &format!(" round trip p99 {p99}\n")
+}
+
 fn costs(processes: &[ProcessCost]) -> String {
     let mut text = String::new();
     for cost in processes {
@@ -156,7 +173,7 @@ fn costs(processes: &[ProcessCost]) -> String {
             known(cost.cpu_ms_per_start, 2),
             known(cost.busy_share.map(|share| share * 100.0), 0),
             known(cost.resident_per_call_kib, 0),
-            cost.resident_kib / 1024,
+            known(cost.resident_kib.map(|kib| kib as f64 / 1024.0), 0),
         ));
     }
     text

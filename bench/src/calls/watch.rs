@@ -71,25 +71,28 @@ impl<'a> Observer<'a> {
             let wall = self.window_start.as_ref().zip(self.window_end.as_ref());
             let wall_s = wall.map(|(start, end)| end.at.saturating_sub(start.at).as_secs_f64());
             let active = self.window_end.as_ref().map_or(0, |look| look.active);
-            let last = of(&self.last).unwrap_or_default();
-            let then = end.unwrap_or(last);
-            let grown_kib = then.resident_kib as f64 - before.resident_kib as f64;
-            let all = last.cpu.saturating_sub(before.cpu);
+            let last = of(&self.last);
+            // A process that was restarted meanwhile is another one, of which nothing is known.
+            let then = end.or(last);
+            let grown_kib = then.map(|then| then.resident_kib as f64 - before.resident_kib as f64);
+            let all = last.map(|last| last.cpu.saturating_sub(before.cpu));
             let over = |part: Duration, whole: f64| {
                 (whole > 0.0).then(|| part.as_secs_f64() * 1e3 / whole)
             };
             ProcessCost {
                 name: process.name.clone(),
                 cpu_ms_per_call_second: spent.and_then(|spent| over(spent, call_s)),
-                cpu_ms_per_start: over(all, started as f64),
+                cpu_ms_per_start: all.and_then(|all| over(all, started as f64)),
                 busy_share: spent
                     .zip(wall_s)
                     .map(|(spent, wall_s)| spent.as_secs_f64() / wall_s),
                 resident_before_kib: before.resident_kib,
-                resident_kib: then.resident_kib,
-                resident_per_call_kib: (active > 0).then(|| grown_kib / active as f64),
+                resident_kib: then.map(|then| then.resident_kib),
+                resident_per_call_kib: grown_kib
+                    .filter(|_| active > 0)
+                    .map(|kib| kib / active as f64),
                 descriptors_before: before.descriptors,
-                descriptors: then.descriptors,
+                descriptors: then.and_then(|then| then.descriptors),
             }
         });
         costs.collect()

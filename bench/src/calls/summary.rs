@@ -1,0 +1,85 @@
+//! The calls' figures in the summary: medians over the rounds against the project's own edge.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::report::{Report, Run};
+use super::stand::Kind;
+use super::tally::Phase;
+use crate::stats::Spread;
+use crate::summary;
+
+/// The process that ends WebRTC: its memory is what a call costs.
+const TRANSCEIVER: &str = "transceiver";
+
+/// Puts what `report` has into the summary file `path`.
+///
+/// # Errors
+/// When the file is there but is no summary, or cannot be written.
+pub fn write(path: &Path, report: &Report) -> anyhow::Result<()> {
+    for (section, figures) in sections(report) {
+        summary::merge(path, section, figures)?;
+    }
+    Ok(())
+}
+
+fn sections(report: &Report) -> Vec<(&'static str, Map<String, Value>)> {
+    let ours = report.runs.iter().filter(|run| run.target == Kind::Syrinx);
+    let ours: Vec<&Run> = ours.collect();
+    let median = |value: &dyn Fn(&Run) -> Option<f64>| {
+        Spread::of(ours.iter().filter_map(|run| value(run))).map(|spread| spread.median)
+    };
+    let first_audio_ms = |part: fn(&super::latency::Quantiles) -> f64| {
+        median(&|run| Some(part(&run.phase(Phase::Audio)?.total) / 1e3))
+    };
+    let lost = || {
+        let all = ours.iter().map(|run| run.calls.failed + run.calls.lost);
+        (!ours.is_empty()).then(|| all.sum::<u64>() as f64)
+    };
+    let incident = |value: fn(&super::report::Incident) -> Option<f64>| {
+        median(&|run| value(run.incident.as_ref()?))
+    };
+    match report.verb.as_str() {
+        "calls" => {
+            let memory = |run: &Run| {
+                let process = run
+                    .processes
+                    .iter()
+                    .find(|process| process.name == TRANSCEIVER)?;
+                process.resident_per_call_kib
+            };
+            vec![(
+                "calls",
+                figures([("rss_per_call_kb", median(&memory)), ("lost_calls", lost())]),
+            )]
+        }
+        "setup" => vec![(
+            "calls",
+            figures([
+                ("setup_p50_ms", first_audio_ms(|all| all.p50)),
+                ("setup_p99_ms", first_audio_ms(|all| all.p99)),
+            ]),
+        )],
+        "recovery" => vec![(
+            "recovery",
+            figures([
+                (
+                    "supervised_restart_packets_lost",
+                    incident(|incident| Some(incident.packets_lost as f64)),
+                ),
+                (
+                    "supervised_restart_blackout_ms",
+                    incident(|incident| incident.blackout_ms),
+                ),
+            ]),
+        )],
+        _ => Vec::new(),
+    }
+}
+
+fn figures<const N: usize>(known: [(&str, Option<f64>); N]) -> Map<String, Value> {
+    let known = known.into_iter();
+    let known = known.filter_map(|(name, value)| Some((name.to_owned(), value?.into())));
+    known.collect()
+}

@@ -1,0 +1,263 @@
+//! The verbs that make calls, run as an operator runs them: against a pair that they start
+//! themselves, against servers that are none, and stopped in the middle.
+
+use std::io::{BufRead as _, BufReader};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use syrinx_bench::calls::report::{Report, Run};
+use syrinx_bench::calls::tally::Phase;
+use syrinx_bench::result_file;
+
+fn command(verb: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_syrinx-bench"));
+    command.arg(verb).args(arguments);
+    command
+}
+
+/// Runs a verb with few calls and its result in `folder`.
+fn run(verb: &str, arguments: &[&str], folder: &Path) -> (Report, Output) {
+    let json = folder.join("result.json");
+    let mut command = command(verb, arguments);
+    command.arg("--json").arg(&json);
+    command.arg("--summary").arg(folder.join("summary.json"));
+    let output = command.output().expect("the bench runs");
+    assert!(output.status.success(), "{output:?}");
+    (result_file::read_json(&json).expect("a result"), output)
+}
+
+fn only(report: &Report) -> &Run {
+    assert_eq!(report.runs.len(), 1);
+    &report.runs[0]
+}
+
+fn summary(folder: &Path) -> Value {
+    result_file::read_json(&folder.join("summary.json")).expect("a summary")
+}
+
+#[test]
+fn calls_through_relay_and_transceiver_are_measured_from_the_offer_to_the_last_packet() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let arguments = [
+        "--calls",
+        "6",
+        "--rate",
+        "20",
+        "--settle-s",
+        "1",
+        "--window-s",
+        "1.5",
+    ];
+    let (report, output) = run("calls", &arguments, folder.path());
+    assert!(report.complete && report.verb == "calls");
+    let run = only(&report);
+    assert_eq!((run.calls.established, run.calls.completed), (6, 6));
+    assert_eq!(
+        (run.calls.failed, run.calls.lost, run.failures.total()),
+        (0, 0, 0)
+    );
+    for phase in Phase::ALL {
+        let set_up = run
+            .phase(phase)
+            .unwrap_or_else(|| panic!("no {}", phase.name()));
+        assert_eq!(set_up.total.count, 6, "{}", phase.name());
+    }
+    let said = run.media.said;
+    assert!(
+        (6 * 73..=6 * 77).contains(&said),
+        "{said} packets in 1.5 s of 6 calls"
+    );
+    assert_eq!((run.media.lost, run.media.foreign), (0, 0));
+    let names: Vec<&str> = run
+        .processes
+        .iter()
+        .map(|cost| cost.name.as_str())
+        .collect();
+    assert_eq!(names, ["relay", "transceiver"]);
+    assert!(
+        run.processes
+            .iter()
+            .all(|cost| cost.cpu_ms_per_call_second > Some(0.0))
+    );
+    assert!(run.series.iter().any(|point| point.active == 6));
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("6 of 6 calls established"), "{text}");
+    let figures = &summary(folder.path())["calls"];
+    assert_eq!(figures["lost_calls"], 0.0);
+    assert!(figures["rss_per_call_kb"].is_number(), "{figures}");
+}
+
+#[test]
+fn calls_outlive_a_restart_of_the_relay_and_the_silence_is_known() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let arguments = [
+        "--calls",
+        "4",
+        "--rate",
+        "20",
+        "--settle-s",
+        "1",
+        "--observe-s",
+        "9",
+    ];
+    let (report, _) = run("recovery", &arguments, folder.path());
+    let run = only(&report);
+    assert_eq!(
+        (run.calls.completed, run.calls.lost),
+        (4, 0),
+        "{:?}",
+        run.failures
+    );
+    let incident = run.incident.as_ref().expect("a restart");
+    assert!(incident.what.contains("restarted") && incident.took_ms > Some(0.0));
+    // Every packet that was said while nobody listened is lost, and every loss is such a packet.
+    let blackout_ms = incident.blackout_ms.expect("a blackout");
+    assert!(
+        incident.packets_lost > 0 && blackout_ms > 60.0,
+        "{incident:?}"
+    );
+    let at_most = 4.0 * (blackout_ms / 20.0 + 2.0);
+    assert!(incident.packets_lost as f64 <= at_most, "{incident:?}");
+    assert!(incident.settled_ms >= Some(60.0), "{incident:?}");
+    let figures = &summary(folder.path())["recovery"];
+    assert_eq!(
+        figures["supervised_restart_packets_lost"],
+        incident.packets_lost as f64
+    );
+}
+
+#[test]
+fn calls_follow_clients_that_change_their_address() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut arguments = vec!["--calls", "4", "--rate", "20", "--settle-s", "1"];
+    arguments.extend(["--observe-s", "4", "--spread-s", "1"]);
+    let (report, _) = run("roam", &arguments, folder.path());
+    let run = only(&report);
+    assert_eq!(
+        (run.calls.completed, run.calls.lost),
+        (4, 0),
+        "{:?}",
+        run.failures
+    );
+    assert!(run.media.heard > run.media.said / 2, "{:?}", run.media);
+}
+
+#[test]
+fn a_storm_makes_every_call_again_and_times_the_second_ones_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let arguments = [
+        "--calls",
+        "5",
+        "--rate",
+        "20",
+        "--settle-s",
+        "1",
+        "--observe-s",
+        "3",
+    ];
+    let (report, _) = run("storm", &arguments, folder.path());
+    let run = only(&report);
+    assert_eq!(
+        (run.calls.established, run.calls.completed),
+        (10, 10),
+        "{:?}",
+        run.failures
+    );
+    let audio = run.phase(Phase::Audio).expect("audio came back");
+    assert_eq!(audio.total.count, 5);
+    let incident = run.incident.as_ref().expect("a storm");
+    assert!(incident.settled_ms > Some(0.0), "{incident:?}");
+}
+
+#[test]
+fn a_server_that_is_none_ends_in_a_message_and_leaves_no_file() {
+    let free = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let dead = format!(
+        "http://{}/v1/realtime/calls",
+        free.local_addr().expect("bound")
+    );
+    drop(free);
+    let folder = tempfile::tempdir().expect("a folder");
+    let json = folder.path().join("result.json");
+    for (url, words) in [
+        (dead.as_str(), "nothing listens"),
+        ("http://edge.invalid/v1/realtime/calls", "name not resolved"),
+        ("edge:8080", "write http://HOST:PORT"),
+    ] {
+        let output = command("calls", &["--calls", "40", "--rate", "500", "--url", url])
+            .arg("--json")
+            .arg(&json)
+            .output()
+            .expect("the bench runs");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            !output.status.success() && text.contains(words),
+            "{url}: {text}"
+        );
+        assert!(!json.exists(), "{url}");
+    }
+}
+
+#[test]
+fn too_few_descriptors_are_noticed_before_a_call_is_made() {
+    let bench = env!("CARGO_BIN_EXE_syrinx-bench");
+    let script = format!("ulimit -n 256 && exec {bench} calls --calls 1000 --url http://[::1]:9/c");
+    let output = Command::new("sh").args(["-c", &script]).output();
+    let output = output.expect("a shell");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && text.contains("ulimit -Hn"),
+        "{text}"
+    );
+}
+
+#[test]
+fn an_interrupted_run_tells_and_writes_what_it_measured() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let json = folder.path().join("result.json");
+    let arguments = [
+        "--calls",
+        "4",
+        "--rate",
+        "20",
+        "--settle-s",
+        "0.5",
+        "--window-s",
+        "600",
+    ];
+    let mut child = command("calls", &arguments)
+        .arg("--json")
+        .arg(&json)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the bench runs");
+    let progress = BufReader::new(child.stderr.take().expect("piped"));
+    let mut lines = progress.lines().map_while(Result::ok);
+    assert!(
+        lines.any(|line| line.contains(" 4 up")),
+        "the calls come up"
+    );
+    let pid = Pid::from_raw(i32::try_from(child.id()).expect("a pid"));
+    kill(pid, Signal::SIGINT).expect("it runs");
+    let begun = Instant::now();
+    let output = child.wait_with_output().expect("it ends");
+    assert!(begun.elapsed() < Duration::from_secs(60), "it ends soon");
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("STOPPED EARLY"), "{text}");
+    let report: Report = result_file::read_json(&json).expect("a whole result");
+    assert!(!report.complete);
+    let run = only(&report);
+    assert_eq!(
+        (run.calls.lost, run.failures.total()),
+        (0, 0),
+        "{:?}",
+        run.failures
+    );
+}
