@@ -13,13 +13,17 @@ const HISTOGRAM_SUFFIXES: [&str; 3] = ["_bucket", "_sum", "_count"];
 /// Labels whose values are words with a meaning of their own.
 const WORD_LABELS: [&str; 4] = ["direction", "reason", "outcome", "phase"];
 
+/// A backend that no call is made for, so that there are metrics of links.
+const BACKEND: &str = "[[backends]]\nname = \"main\"\ndialect = \"media.v1\"\n\
+    urls = [\"ws://127.0.0.1:9/\"]\n";
+
 #[test]
 fn every_metric_and_every_word_of_a_label_is_in_the_manual_and_no_other() {
     let options = EdgeOptions {
         address: IpAddr::V4(Ipv4Addr::LOCALHOST),
         workers: 1,
     };
-    let edge = Edge::start(options).expect("the edge starts");
+    let edge = Edge::start_with(options, BACKEND).expect("the edge starts");
     let manual = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/manual/metrics.md");
     let words = backquoted(&std::fs::read_to_string(manual).expect("the page is there"));
 

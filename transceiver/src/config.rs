@@ -3,7 +3,9 @@
 //! `systemd/transceiver.toml` shows every key. Loaded and validated by
 //! [`syrinx_shared::config::load`]; nothing here changes while the process runs.
 
+pub mod backends;
 pub mod signalling;
+pub mod url;
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -17,6 +19,7 @@ use syrinx_shared::logging::LogConfig;
 use syrinx_shared::route::{ClusterId, Slot, TransceiverId};
 
 use crate::session::Lifetimes;
+use backends::BackendConfig;
 use signalling::SignallingConfig;
 
 /// Prefix of the environment twins: `SYRINX_TRANSCEIVER__MEDIA__CLUSTER` is `[media] cluster`.
@@ -42,6 +45,9 @@ pub struct Config {
     pub signalling: SignallingConfig,
     /// The inner leg and the sessions behind it.
     pub media: MediaConfig,
+    /// The inference services that calls are connected to, chosen by the model a call names. With
+    /// none, every call is answered by the built-in echo.
+    pub backends: Vec<BackendConfig>,
     /// The threads of the data plane.
     pub workers: WorkersConfig,
     /// The cluster's keys.
@@ -101,6 +107,7 @@ impl Default for Config {
         Self {
             signalling: SignallingConfig::default(),
             media: MediaConfig::default(),
+            backends: Vec::new(),
             workers: WorkersConfig::default(),
             keys: KeysConfig::default(),
             shutdown: ShutdownConfig::default(),
@@ -227,6 +234,7 @@ impl Validate for Config {
     fn validate(&self) -> Result<(), Invalid> {
         self.signalling.validate()?;
         self.media.validate()?;
+        backends::validate(&self.backends)?;
         self.workers.validate()?;
         within(
             "shutdown.drain_ms",

@@ -6,8 +6,11 @@
 //! through their mailboxes, and hears of their ends.
 
 pub mod desk;
+pub mod directory;
 pub mod gate;
+pub mod link;
 pub mod metrics;
+pub mod pool;
 pub mod run;
 pub mod secrets;
 mod servers;

@@ -46,6 +46,7 @@ fn start(arguments: &Arguments) -> anyhow::Result<()> {
     let config: Config = config::load(arguments.config.as_deref(), ENVIRONMENT_PREFIX)?;
     if arguments.check {
         Secrets::read(&config)?;
+        run::read_backends(&config)?;
         println!(
             "configuration and keys are valid: signalling on {}, inner leg on {}",
             config.signalling.listen, config.media.inner_listen

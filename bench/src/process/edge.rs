@@ -90,7 +90,15 @@ impl Edge {
     /// # Errors
     /// A binary is missing, or a daemon does not become healthy.
     pub fn start(options: EdgeOptions) -> Result<Self, ProcessError> {
-        Self::make(options, &Tuning::default(), Daemon::start)
+        Self::start_with(options, "")
+    }
+
+    /// The same with `backends`, TOML that goes behind the transceiver's configuration.
+    ///
+    /// # Errors
+    /// As [`Edge::start`].
+    pub fn start_with(options: EdgeOptions, backends: &str) -> Result<Self, ProcessError> {
+        Self::make(options, &Tuning::default(), backends, Daemon::start)
     }
 
     /// The same for a measurement: with settings of its own, and out of reach of the terminal's ^C.
@@ -98,12 +106,13 @@ impl Edge {
     /// # Errors
     /// As [`Edge::start`], and when a setting is none.
     pub fn start_tuned(options: EdgeOptions, tuning: &Tuning) -> Result<Self, ProcessError> {
-        Self::make(options, tuning, Daemon::start_apart)
+        Self::make(options, tuning, "", Daemon::start_apart)
     }
 
     fn make(
         options: EdgeOptions,
         tuning: &Tuning,
+        backends: &str,
         start: fn(&Path, &Path, SocketAddr) -> Result<Daemon, ProcessError>,
     ) -> Result<Self, ProcessError> {
         let folder = tempfile::tempdir().map_err(ProcessError::io("a temporary folder"))?;
@@ -119,7 +128,7 @@ impl Edge {
         let transceiver_toml = transceiver_toml(options, ports, &keys);
         write(
             &transceiver_config,
-            &settings::apply(&transceiver_toml, &tuning.transceiver)?,
+            &(settings::apply(&transceiver_toml, &tuning.transceiver)? + backends),
         )?;
         Ok(Self {
             relay: start(&relay, &relay_config, at(ports.relay_admin))?,

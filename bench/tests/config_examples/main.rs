@@ -16,13 +16,15 @@ use source::Structs;
 use syrinx_relay::config as relay;
 use syrinx_shared::config::{Validate, load};
 use syrinx_transceiver::config as transceiver;
+use syrinx_transceiver::config::backends::{BackendConfig, Dialect};
 
 /// Sections of the daemons' own files may be structs of these.
-const SHARED_SECTIONS: [&str; 5] = [
+const SHARED_SECTIONS: [&str; 6] = [
     "shared/src/admin.rs",
     "shared/src/config/keys.rs",
     "shared/src/config/workers.rs",
     "shared/src/logging.rs",
+    "transceiver/src/config/backends.rs",
     "transceiver/src/config/signalling.rs",
 ];
 
@@ -42,7 +44,18 @@ fn the_relays_example_is_rendered_from_its_structs() {
 #[test]
 fn the_examples_hold_the_defaults() {
     let transceiver = example::<transceiver::Config>("transceiver");
-    let default = transceiver::Config::default();
+    // Without a backend the echo answers, as it does by the example's.
+    let backends = &transceiver.backends;
+    let echo = BackendConfig {
+        name: "echo".to_owned(),
+        dialect: Some(Dialect::Echo),
+        ..BackendConfig::default()
+    };
+    assert_eq!(first_difference(backends, &[echo]), None);
+    let default = transceiver::Config {
+        backends: backends.clone(),
+        ..transceiver::Config::default()
+    };
     assert_eq!(first_difference(&transceiver, &default), None);
 
     let relay = example::<relay::Config>("relay");
@@ -114,7 +127,10 @@ fn example<T: DeserializeOwned + Validate + Debug>(daemon: &str) -> T {
 }
 
 /// The first line of two values' descriptions that differs: the example's, the default's.
-fn first_difference(example: &impl Debug, default: &impl Debug) -> Option<(String, String)> {
+fn first_difference(
+    example: &(impl Debug + ?Sized),
+    default: &(impl Debug + ?Sized),
+) -> Option<(String, String)> {
     let (example, default) = (format!("{example:#?}"), format!("{default:#?}"));
     let mut pairs = example.lines().zip(default.lines());
     let pair = pairs.find(|(is, should)| is != should);

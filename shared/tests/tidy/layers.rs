@@ -83,7 +83,7 @@ const CONTROL_SOURCES: [&str; 14] = [
 ];
 
 /// Sources that are pure: they run in the daemons, the simulator and the fuzzers alike.
-const CORES: [&str; 18] = [
+const CORES: [&str; 19] = [
     "shared/src/wire",
     "shared/src/route",
     "shared/src/keys",
@@ -98,6 +98,7 @@ const CORES: [&str; 18] = [
     "transceiver/src/signalling/api_keys",
     "transceiver/src/signalling/call_id",
     "transceiver/src/signalling/calls",
+    "transceiver/src/signalling/directory",
     "transceiver/src/signalling/ephemeral",
     "transceiver/src/signalling/owners",
     "transceiver/src/signalling/registrar",

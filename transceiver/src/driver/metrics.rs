@@ -172,6 +172,7 @@ impl AccessMetrics {
 }
 
 fn describe() {
+    super::link::describe();
     describe_counter!(
         "syrinx_transceiver_offers_total",
         "SDP offers, by what became of them"

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use syrinx_shared::bind;
 use syrinx_shared::http::tls::Tls;
 use syrinx_shared::metrics::{self as exposition, Exposition};
@@ -19,8 +20,10 @@ use syrinx_shared::route::Generation;
 use tokio::time::{Instant, sleep_until};
 
 use super::desk::Desk;
+use super::directory::Pooled;
 use super::gate::Gate;
 use super::metrics::{AccessMetrics, CallMetrics};
+use super::pool::{Pool, upkeep};
 use super::secrets::Secrets;
 use super::servers::{Listeners, Servers};
 use super::workers::{News, Workers};
@@ -32,8 +35,28 @@ use crate::signalling::registrar::Registrar;
 
 /// How long closing all calls may take: a worker ends a thousand in some tens of milliseconds.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How often it is looked whether the last link has been closed.
+const FAREWELL_PACE: Duration = Duration::from_millis(5);
 /// How often a draining process looks whether its last call has ended.
 const DRAIN_PACE: Duration = Duration::from_millis(100);
+
+/// Reads what links to the configured backends are made with.
+///
+/// # Errors
+///
+/// One line: the entry, what is wrong with its files, and the remedy.
+pub fn read_backends(config: &Config) -> anyhow::Result<Pool> {
+    Ok(Pool::new(&config.backends, std::time::Instant::now())?)
+}
+
+/// Each link is a descriptor, and shells give a process 1,024 of them unless it asks for more.
+fn raise_descriptor_limit() {
+    let limits = getrlimit(Resource::RLIMIT_NOFILE);
+    let raised = limits.and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    if let Err(error) = raised {
+        tracing::warn!(%error, "the limit of open descriptors stays as it is");
+    }
+}
 
 /// Runs the transceiver until it is asked to stop.
 ///
@@ -60,8 +83,14 @@ async fn serve(
     let signals = Signals::install().context("signal handlers")?;
     let signalling = bind::tcp("signalling.listen", config.signalling.listen).await?;
     let admin = bind::tcp("admin.listen", config.admin.listen).await?;
-    let (workers, news) = Workers::start(config, &secrets.ring)?;
-    let desk = open_desk(config, &workers, template, &secrets)?;
+    let pool = Arc::new(read_backends(config)?);
+    if pool.has_links() {
+        raise_descriptor_limit();
+    }
+    let (workers, news) = Workers::start(config, &secrets.ring, &pool)?;
+    upkeep::resolve_all(&pool).await;
+    tokio::spawn(upkeep::run(Arc::clone(&pool)));
+    let desk = open_desk(config, &workers, template, &secrets, &pool)?;
     let tls = secrets.certificates.clone().map(Tls::new);
     let listeners = Listeners {
         signalling,
@@ -81,6 +110,7 @@ async fn serve(
         tls,
         news,
         signals,
+        pool,
     };
     let loss = control.serve().await;
     if loss.is_none() {
@@ -106,6 +136,7 @@ fn open_desk(
     workers: &Workers,
     template: Template,
     secrets: &Secrets,
+    pool: &Arc<Pool>,
 ) -> anyhow::Result<Arc<Desk>> {
     let media = &config.media;
     let registrar = Registrar::new(
@@ -116,7 +147,8 @@ fn open_desk(
     );
     let limits = config.signalling.key_limits();
     let keys = Arc::clone(&secrets.ring);
-    let calls = Calls::new(registrar, limits, template, keys, media.cluster_id());
+    let calls = Calls::new(registrar, limits, template, keys, media.cluster_id())
+        .with_directory(Box::new(Pooled::new(Arc::clone(pool))));
     let gate = Arc::new(Gate::new(secrets.access(), AccessMetrics::register()));
     let metrics = CallMetrics::register();
     Ok(Arc::new(Desk::new(
@@ -161,6 +193,7 @@ struct Control<'a> {
     tls: Option<Tls>,
     news: News,
     signals: Signals,
+    pool: Arc<Pool>,
 }
 
 impl Control<'_> {
@@ -244,6 +277,10 @@ impl Control<'_> {
                     return;
                 }
             }
+        }
+        // Links say good-bye after their sessions have ended.
+        while self.pool.link_count() > 0 && Instant::now() < deadline {
+            tokio::time::sleep(FAREWELL_PACE).await;
         }
     }
 

@@ -16,6 +16,7 @@ use syrinx_shared::wire::train::{PushError, TrainDestination, Trains};
 use syrinx_shared::worker::Service;
 use tokio::sync::{mpsc, oneshot};
 
+use super::link::Links;
 use super::metrics::ShardMetrics;
 use crate::session::{EndReason, IceRestart, Opening, Summary, TransmitSink};
 use crate::shard::{Shard, ShardEvent};
@@ -81,6 +82,8 @@ pub struct ShardService {
     shard: Shard,
     trains: Trains,
     oversize_records: u64,
+    /// `None` when no backend has any.
+    links: Option<Links>,
     events: mpsc::Sender<ShardEvent>,
     pulse: Pulse,
     metrics: ShardMetrics,
@@ -91,6 +94,7 @@ impl ShardService {
     pub fn new(
         shard: Shard,
         trains: Trains,
+        links: Option<Links>,
         events: mpsc::Sender<ShardEvent>,
         pulse: Pulse,
         metrics: ShardMetrics,
@@ -99,6 +103,7 @@ impl ShardService {
             shard,
             trains,
             oversize_records: 0,
+            links,
             events,
             pulse,
             metrics,
@@ -106,7 +111,12 @@ impl ShardService {
     }
 
     /// Runs a step of the shard, sends what it transmits and reports what it tells.
-    fn step(&mut self, queue: &mut SendQueue, run: impl FnOnce(&mut Shard, &mut Packing<'_>)) {
+    fn step(
+        &mut self,
+        now: Now,
+        queue: &mut SendQueue,
+        run: impl FnOnce(&mut Shard, &mut Packing<'_>),
+    ) {
         let mut packing = Packing {
             trains: &mut self.trains,
             queue,
@@ -114,6 +124,17 @@ impl ShardService {
         };
         run(&mut self.shard, &mut packing);
         packing.send();
+        self.hand_out(now);
+    }
+
+    /// Takes out what a step left in the shard for others.
+    fn hand_out(&mut self, now: Now) {
+        while let Some((session, command)) = self.shard.poll_link() {
+            // A session that asks for a link has a backend, and then there are links.
+            if let Some(links) = &mut self.links {
+                links.handle(now.mono, session, command);
+            }
+        }
         self.report();
     }
 
@@ -167,7 +188,7 @@ impl Service for ShardService {
     type Message = ShardMessage;
 
     fn handle_datagrams(&mut self, now: Now, batch: &Batch, queue: &mut SendQueue) {
-        self.step(queue, |shard, packing| {
+        self.step(now, queue, |shard, packing| {
             for received in batch.iter() {
                 for bundle in received.datagrams() {
                     shard.handle_bundle(now, received.from, bundle, packing);
@@ -177,7 +198,7 @@ impl Service for ShardService {
     }
 
     fn handle_message(&mut self, now: Now, message: ShardMessage, queue: &mut SendQueue) {
-        self.step(queue, |shard, packing| match message {
+        self.step(now, queue, |shard, packing| match message {
             ShardMessage::Open(opening) => {
                 let session = opening.session;
                 if let Err(error) = shard.open(now, *opening, packing) {
@@ -208,21 +229,42 @@ impl Service for ShardService {
     }
 
     fn handle_timeout(&mut self, now: Now, queue: &mut SendQueue) {
-        self.step(queue, |shard, packing| shard.handle_timeout(now, packing));
+        self.step(now, queue, |shard, packing| {
+            shard.handle_timeout(now, packing)
+        });
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
         self.shard.poll_timeout()
     }
 
+    fn handle_tasks(&mut self, now: Now, queue: &mut SendQueue) {
+        let Some(links) = &mut self.links else {
+            return;
+        };
+        let mut packing = Packing {
+            trains: &mut self.trains,
+            queue,
+            oversize_records: &mut self.oversize_records,
+        };
+        while let Some((session, event)) = links.poll_event() {
+            self.shard.handle_link(now, session, event, &mut packing);
+        }
+        packing.send();
+        self.hand_out(now);
+    }
+
     fn handle_second(&mut self, now: Now, io: &IoStats) {
         self.report();
+        if let Some(links) = &self.links {
+            links.publish();
+        }
         self.metrics.publish(&self.shard, self.oversize_records, io);
         self.pulse.beat(now.mono);
     }
 
     fn handle_stop(&mut self, now: Now, queue: &mut SendQueue) {
-        self.step(queue, |shard, packing| {
+        self.step(now, queue, |shard, packing| {
             shard.close_all(now, EndReason::Drained, packing)
         });
     }

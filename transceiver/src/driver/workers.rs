@@ -13,7 +13,9 @@ use syrinx_shared::wire::train::Trains;
 use syrinx_shared::worker::{self, Mailbox, WorkerHandle};
 use tokio::sync::mpsc;
 
+use super::link::{self, Links};
 use super::metrics::ShardMetrics;
+use super::pool::Pool;
 use super::service::{Pulse, ShardMessage, ShardService};
 use crate::config::Config;
 use crate::shard::{Shard, ShardConfig, ShardEvent};
@@ -42,9 +44,10 @@ pub struct News {
     pub losses: mpsc::Receiver<String>,
 }
 
-/// The ends of workers' lines to the control thread.
+/// The ends of workers' lines to the control thread, and to backends.
 #[derive(Clone)]
 struct Lines {
+    pool: Arc<Pool>,
     events: mpsc::Sender<ShardEvent>,
     losses: mpsc::Sender<String>,
 }
@@ -55,7 +58,11 @@ impl Workers {
     /// # Errors
     ///
     /// One line: the address or core that cannot be had, and the remedy.
-    pub fn start(config: &Config, keys: &Arc<KeyRing>) -> anyhow::Result<(Self, News)> {
+    pub fn start(
+        config: &Config,
+        keys: &Arc<KeyRing>,
+        pool: &Arc<Pool>,
+    ) -> anyhow::Result<(Self, News)> {
         let available = cores::available_cores()?;
         let plan = cores::plan_cores(&config.workers.core_request(), &available)
             .context("workers.count or workers.cores")?;
@@ -71,7 +78,11 @@ impl Workers {
         warn_of_small_buffers(key, media.receive_buffer_bytes, &sockets);
         let (events, event_news) = mpsc::channel(EVENTS_CAPACITY);
         let (losses, loss_news) = mpsc::channel(plan.data.len());
-        let lines = Lines { events, losses };
+        let lines = Lines {
+            pool: Arc::clone(pool),
+            events,
+            losses,
+        };
         let mut workers = Self {
             handles: Vec::new(),
             pulses: Vec::new(),
@@ -165,17 +176,23 @@ fn start_worker(
     let name = format!("shard-{index}");
     let mut options = config.workers.worker_options(name, core, sockets);
     options.mailbox_capacity = MAILBOX_CAPACITY;
+    if lines.pool.has_links() {
+        options.tasks_max = link::tasks_max(shard_config.slots);
+    }
     options.on_exit = Some(Box::new(move |failure| {
         if let Some(failure) = failure {
             // There is room for one from each worker.
             let _ = losses.try_send(failure.to_string());
         }
     }));
-    let handle = worker::spawn(options, move |_| {
+    let pool = lines.pool;
+    let handle = worker::spawn(options, move |context| {
+        let slices = context.slices().cloned();
+        let links = slices.map(|slices| Links::new(slices, pool, index, shard_config.slots));
         let shard = Shard::new(shard_config, keys, Instant::now());
         let trains = Trains::new(shard_config.index, sender, bundle_bytes, TRAIN_COUNT);
         let metrics = ShardMetrics::register(index);
-        ShardService::new(shard, trains, lines.events, pulse, metrics)
+        ShardService::new(shard, trains, links, lines.events, pulse, metrics)
     })?;
     Ok(handle)
 }

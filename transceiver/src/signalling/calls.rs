@@ -20,10 +20,10 @@ use syrinx_shared::wire::ufrag::{MintError, Minted, mint};
 
 use super::api_keys::KeyId;
 use super::call_id::CallId;
+use super::directory::{Directory, EchoOnly, NoBackend};
 use super::owners::{KeyLimits, Owners, TooMany};
 use super::registrar::{Refusal, Registrar};
 use super::session_config::SessionConfig;
-use crate::backend::echo::Echo;
 use crate::engine::{Credentials, Engine, Offer, OfferError, Template};
 use crate::session::Opening;
 use crate::session::events::Profile;
@@ -32,6 +32,7 @@ use crate::session::events::Profile;
 pub struct Calls {
     registrar: Registrar,
     owners: Owners,
+    directory: Box<dyn Directory>,
     template: Template,
     keys: Arc<KeyRing>,
     cluster: ClusterId,
@@ -101,6 +102,9 @@ pub enum OpenError {
     /// The key has all it may have.
     #[error(transparent)]
     TooMany(#[from] TooMany),
+    /// Nobody answers it.
+    #[error(transparent)]
+    NoBackend(#[from] NoBackend),
     /// The keys.
     #[error(transparent)]
     Mint(#[from] MintError),
@@ -121,13 +125,15 @@ impl OpenError {
             Self::Refused(Refusal::Draining) => "draining",
             Self::TooMany(TooMany::Calls(_)) => "key_calls",
             Self::TooMany(TooMany::HalfOpen(_)) => "key_half_open",
+            Self::NoBackend(NoBackend::Unknown) => "unknown_model",
+            Self::NoBackend(NoBackend::Down) => "backend_down",
             Self::Mint(_) => "no_minting_key",
             Self::Busy => "busy",
         }
     }
 
     /// Every label there is.
-    pub const LABELS: [&'static str; 10] = [
+    pub const LABELS: [&'static str; 12] = [
         "malformed",
         "too_large",
         "nothing_usable",
@@ -136,6 +142,8 @@ impl OpenError {
         "draining",
         "key_calls",
         "key_half_open",
+        "unknown_model",
+        "backend_down",
         "no_minting_key",
         "busy",
     ];
@@ -153,10 +161,17 @@ impl Calls {
         Self {
             registrar,
             owners: Owners::new(limits),
+            directory: Box::new(EchoOnly),
             template,
             keys,
             cluster,
         }
+    }
+
+    /// Calls are answered by whom this directory names, instead of the built-in echo.
+    #[must_use]
+    pub fn with_directory(self, directory: Box<dyn Directory>) -> Self {
+        Self { directory, ..self }
     }
 
     /// Mints with these keys from here on.
@@ -201,26 +216,25 @@ impl Calls {
         offer: &Offer,
         session: SessionRef,
     ) -> Result<Opened, OpenError> {
+        let call = CallId::new(random.call);
+        let id = call.to_string();
+        let mut members = request.session.into_members();
+        let model = members.remove("model");
+        let model = model.and_then(|model| model.as_str().map(str::to_owned));
+        let backend = self.directory.appoint(now.mono, model.as_deref(), &id)?;
         let minted = mint(&self.keys, self.cluster, session, now.wall, random.ufrag)?;
         let credentials = credentials(&minted);
         let (engine, answer): (Engine, String) = contained(|| {
             self.template
                 .answer(now.mono, offer, &credentials, request.negotiated_channel)
         })?;
-        let call = CallId::new(random.call);
-        let mut members = request.session.into_members();
-        let model = members.remove("model");
         let opening = Box::new(Opening {
             session,
             epoch: minted.epoch,
             password: minted.password,
             engine,
-            backend: Box::new(Echo::default()),
-            profile: Profile {
-                id: call.to_string(),
-                model: model.and_then(|model| model.as_str().map(str::to_owned)),
-                members,
-            },
+            backend,
+            profile: Profile { id, model, members },
             event_seed: random.events,
             offered: now.mono,
         });
@@ -288,6 +302,7 @@ fn contained<T>(run: impl FnOnce() -> Result<T, OfferError>) -> Result<T, OfferE
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::backend::Backend;
     use std::time::Instant;
     use syrinx_shared::keys::MasterSecret;
     use syrinx_shared::route::{Epoch, Generation, ShardIndex, TransceiverId, UnixMinutes};
@@ -400,6 +415,32 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_call_that_nobody_answers_takes_no_place() {
+        struct Nobody;
+        impl Directory for Nobody {
+            fn appoint(
+                &self,
+                _: Instant,
+                model: Option<&str>,
+                call: &str,
+            ) -> Result<Box<dyn Backend>, NoBackend> {
+                assert_eq!(model, Some("gpt-realtime"));
+                assert!(call.starts_with("rtc_"), "{call}");
+                Err(NoBackend::Down)
+            }
+        }
+        let mut calls = calls(ring()).with_directory(Box::new(Nobody));
+        let session = SessionConfig::of_model("gpt-realtime").unwrap();
+        let request = Request {
+            session,
+            ..request(OFFER)
+        };
+        let refused = calls.open(now(), random(1), request).err().unwrap();
+        assert_eq!(refused, OpenError::NoBackend(NoBackend::Down));
+        assert_eq!(calls.registrar().session_count(), 0);
+    }
+
+    #[test]
     fn a_ring_that_only_verifies_opens_nothing_and_takes_no_place() {
         let text =
             syrinx_shared::keys::edge_key_file(Epoch::new(2).unwrap(), &MasterSecret::new([7; 32]));
@@ -483,6 +524,8 @@ pub(crate) mod tests {
             OpenError::Refused(Refusal::Draining),
             OpenError::TooMany(TooMany::Calls(1)),
             OpenError::TooMany(TooMany::HalfOpen(1)),
+            OpenError::NoBackend(NoBackend::Unknown),
+            OpenError::NoBackend(NoBackend::Down),
             OpenError::Mint(MintError::NoMintingEpoch),
             OpenError::Busy,
         ];

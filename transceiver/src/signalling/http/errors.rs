@@ -9,6 +9,7 @@ use crate::driver::desk::{DeskError, RestartError};
 use crate::engine::OfferError;
 use crate::signalling::access::AccessError;
 use crate::signalling::calls::OpenError;
+use crate::signalling::directory::NoBackend;
 use crate::signalling::owners::TooMany;
 use crate::signalling::registrar::Refusal;
 use crate::signalling::session_config::SessionFault;
@@ -103,6 +104,11 @@ pub(super) fn refuse_open(error: OpenError) -> ApiError {
             let (status, after) = (StatusCode::TOO_MANY_REQUESTS, RETRY_SOON_S);
             later(status, "too_many_half_open_calls", after)
         }
+        OpenError::NoBackend(NoBackend::Unknown) => ApiError {
+            param: Some("session.model"),
+            ..ApiError::new(StatusCode::NOT_FOUND, "unknown_model", message)
+        },
+        OpenError::NoBackend(NoBackend::Down) => unavailable("backend_down", RETRY_SOON_S),
         OpenError::Mint(_) => misconfigured(message),
     }
 }
