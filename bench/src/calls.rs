@@ -4,6 +4,7 @@
 //! [`engine`] runs thousands of them against one server, and a [`tally`] says what they met.
 
 mod call;
+pub mod capacity;
 pub mod client;
 pub mod ear;
 pub mod emodel;

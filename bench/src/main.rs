@@ -26,6 +26,8 @@ enum Verb {
     Calls(Box<calls::load::CallsOptions>),
     /// Measure what a call's start takes, phase by phase.
     Setup(Box<calls::load::SetUpOptions>),
+    /// Find how many starts a second, or calls at once, one core of the server carries.
+    Capacity(Box<calls::capacity::Options>),
     /// Measure what becomes of calls whose clients change address.
     Roam(Box<calls::incident::RoamOptions>),
     /// Measure what becomes of calls while the relay restarts, or a command is run.
@@ -66,6 +68,10 @@ fn dispatch(verb: &Verb) -> anyhow::Result<()> {
         }
         Verb::Setup(options) => {
             let report = calls::load::set_up(options, &*stop_flag()?)?;
+            tell_calls(&report, &options.generator)
+        }
+        Verb::Capacity(options) => {
+            let report = calls::capacity::run(options, &*stop_flag()?)?;
             tell_calls(&report, &options.generator)
         }
         Verb::Roam(options) => {

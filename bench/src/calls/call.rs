@@ -187,7 +187,8 @@ impl Call {
             _ => self.client_wake_ns,
         };
         let stage_ns = match self.stage {
-            Stage::SettingUp => self.set_up_until_ns.min(ns(self.planned.end)),
+            Stage::SettingUp if self.cut_short => 0,
+            Stage::SettingUp => self.set_up_until_ns,
             Stage::Talking => ns(self.planned.end),
             Stage::Lingering { until_ns } => until_ns,
             Stage::Over => 0,
@@ -229,7 +230,8 @@ impl Call {
         let planned_end = now_ns >= ns(self.planned.end);
         match self.stage {
             Stage::SettingUp if planned_end && self.cut_short => self.over(End::CutShort),
-            Stage::SettingUp if planned_end || now_ns >= self.set_up_until_ns => {
+            // However short a call is to be, it has the same time to come about.
+            Stage::SettingUp if now_ns >= self.set_up_until_ns => {
                 let cause = self.missing(terms);
                 let words = format!("not within {:?}", terms.set_up_timeout);
                 self.over(End::Failed(Failure::new(cause, words)));

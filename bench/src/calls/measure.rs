@@ -68,18 +68,18 @@ pub struct Generator {
     pub summary: Option<PathBuf>,
 }
 
-/// A length of time on the command line.
+/// A length of time on the command line, in whatever unit its option has.
 ///
 /// # Errors
 /// When it is no number, or none that a clock can count.
 pub fn seconds(text: &str) -> Result<f64, String> {
     let value: f64 = text
         .parse()
-        .map_err(|_| format!("{text} is no number of seconds"))?;
+        .map_err(|_| format!("{text} is no length of time"))?;
     if (0.0..=1e6).contains(&value) {
         Ok(value)
     } else {
-        Err(format!("{text} s is not between 0 and 1,000,000"))
+        Err(format!("{text} is not between 0 and 1,000,000"))
     }
 }
 
@@ -146,6 +146,7 @@ impl<'a> Measurement<'a> {
                 load,
                 versions: BTreeMap::new(),
                 runs: Vec::new(),
+                capacity: BTreeMap::new(),
             },
         })
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::capacity::Capacity;
 use super::ear::Counts;
 use super::engine::{Done, Driven};
 use super::failure::Failures;
@@ -30,8 +31,8 @@ const BUSY_SHARE_MAX: f64 = 0.9;
 /// A whole measurement.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
-    /// Which verb made it: `calls`, `setup`, `storm`, `soak`, `roam` or `recovery`. What `compare`
-    /// and the plots tell files apart by.
+    /// Which verb made it: `calls`, `setup`, `capacity`, `storm`, `soak`, `roam` or `recovery`.
+    /// What `compare` and the plots tell files apart by.
     pub verb: String,
     /// Whether it came to its end; `false` after ^C, or when every call failed.
     pub complete: bool,
@@ -49,6 +50,9 @@ pub struct Report {
     pub versions: BTreeMap<Kind, String>,
     /// Every round of every target, in the order played.
     pub runs: Vec<Run>,
+    /// What a search found, by target; from `capacity` alone.
+    #[serde(default)]
+    pub capacity: BTreeMap<Kind, Capacity>,
 }
 
 /// The load of one run.

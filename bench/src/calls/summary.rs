@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use super::capacity::Of;
 use super::report::{Report, Run};
 use super::stand::Kind;
 use super::tally::Phase;
@@ -61,6 +62,12 @@ fn sections(report: &Report) -> Vec<(&'static str, Map<String, Value>)> {
                 ("setup_p99_ms", first_audio_ms(|all| all.p99)),
             ]),
         )],
+        "capacity" => {
+            let found = report.capacity.get(&Kind::Syrinx);
+            let starts = found.filter(|found| found.of == Of::Starts);
+            let starts = starts.and_then(|found| found.passed);
+            vec![("calls", figures([("starts_per_core_second", starts)]))]
+        }
         "recovery" => vec![(
             "recovery",
             figures([

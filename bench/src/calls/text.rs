@@ -1,5 +1,6 @@
 //! The result as a person reads it: a block for each run, then what to mind about it.
 
+use super::capacity;
 use super::latency::Quantiles;
 use super::report::{Incident, ProcessCost, Report, Run, Trend};
 use crate::table::Table;
@@ -9,6 +10,10 @@ pub fn render(report: &Report) -> String {
     let mut text = String::new();
     for run in &report.runs {
         text.push_str(&block(run));
+        text.push('\n');
+    }
+    for (kind, found) in &report.capacity {
+        text.push_str(&capacity::describe(kind.name(), found));
         text.push('\n');
     }
     let load = &report.load;
