@@ -85,6 +85,10 @@ pub struct MediaConfig {
     /// Sessions a worker holds at once; further offers get 503. Default 1,000: what one core can be
     /// expected to carry; `syrinx-bench calls` tells what it does carry on a given machine.
     pub sessions_per_worker_count_max: u32,
+    /// Share of a core, in percent, above which a worker gets no further calls; where all are above
+    /// it, offers get 503. Default 85: what is open keeps its pace, and there is room for what
+    /// comes in bursts. 100 admits whatever there are slots for.
+    pub busy_percent_max: u32,
     /// Time from the answer until media can flow, in ms, before the session is given up. Default
     /// 30,000.
     pub setup_timeout_ms: u64,
@@ -132,6 +136,7 @@ impl Default for MediaConfig {
             send_buffer_bytes: 4 << 20,
             inner_mtu_bytes: 1_500,
             sessions_per_worker_count_max: 1_000,
+            busy_percent_max: 85,
             setup_timeout_ms: 30_000,
             liveness_timeout_ms: 30_000,
         }
@@ -194,6 +199,7 @@ impl MediaConfig {
             sessions,
             1..=Slot::MAX,
         )?;
+        within("media.busy_percent_max", self.busy_percent_max, 1..=100)?;
         within(
             "media.setup_timeout_ms",
             self.setup_timeout_ms,
@@ -295,6 +301,8 @@ mod tests {
         problem_of(|config| config.media.send_buffer_bytes = usize::MAX);
         problem_of(|config| config.media.sessions_per_worker_count_max = 0);
         problem_of(|config| config.media.sessions_per_worker_count_max = 1 << 24);
+        problem_of(|config| config.media.busy_percent_max = 0);
+        problem_of(|config| config.media.busy_percent_max = 101);
         problem_of(|config| config.media.setup_timeout_ms = 10);
         problem_of(|config| config.media.liveness_timeout_ms = u64::MAX);
         problem_of(|config| config.shutdown.drain_ms = u64::MAX);

@@ -9,6 +9,7 @@ pub mod desk;
 pub mod directory;
 pub mod gate;
 pub mod link;
+pub mod load;
 pub mod metrics;
 pub mod pool;
 pub mod run;

@@ -21,6 +21,7 @@
 mod answer;
 mod audio;
 mod dtls;
+mod fingerprint;
 mod fragment;
 mod ice;
 mod offer;
@@ -81,6 +82,7 @@ pub struct Refused;
 /// What all sessions of a process share.
 pub struct Template {
     config: RtcConfig,
+    cryptos: dtls::Cryptos,
     advertised: Advertised,
 }
 
@@ -183,9 +185,8 @@ impl Template {
     /// # Panics
     /// When `advertised` is empty.
     pub fn new(advertised: &[SocketAddr]) -> Result<Self, DtlsSetupError> {
-        let (crypto, certificate) = process_crypto(DATAGRAM_BYTES_MAX)?;
+        let (cryptos, certificate) = dtls::process_cryptos(DATAGRAM_BYTES_MAX)?;
         let mut config = RtcConfig::new()
-            .set_crypto_provider(crypto)
             .set_dtls_cert(certificate)
             .set_dtls_version(DtlsVersion::Auto)
             .set_ice_lite(true)
@@ -213,6 +214,7 @@ impl Template {
         }
         Ok(Self {
             config,
+            cryptos,
             advertised: Advertised::new(advertised),
         })
     }
@@ -231,7 +233,8 @@ impl Template {
         credentials: &Credentials,
         negotiated_channel: Option<u16>,
     ) -> Result<(Engine, String), OfferError> {
-        let config = self.config.clone();
+        let crypto = &self.cryptos[offer.fingerprint_hash().index()];
+        let config = self.config.clone().set_crypto_provider(Arc::clone(crypto));
         let config = config.set_local_ice_credentials(credentials.to_str0m());
         let mut rtc = Box::new(config.build(now));
         for &address in self.advertised.all.iter() {

@@ -306,6 +306,7 @@ impl Session {
             age: now.saturating_duration_since(self.offered),
             phases: self.phases,
             moves: self.paths.moves(),
+            audio: self.engine.audio_format(),
             reception: self.reception.clone(),
             delivery: self.delivery,
             repairs: self.inbound.repairs(),

@@ -13,10 +13,12 @@ use std::time::Duration;
 
 use syrinx_shared::clock::Clock;
 use syrinx_shared::keys::KeyRing;
+use syrinx_shared::route::ShardIndex;
 use syrinx_shared::worker::{Mailbox, Undelivered};
 use tokio::sync::oneshot;
 
 use super::gate::Gate;
+use super::load::Load;
 use super::metrics::CallMetrics;
 use super::service::ShardMessage;
 use crate::session::{EndReason, Phases, Summary};
@@ -29,7 +31,7 @@ pub use beside::{RestartError, Sideband};
 pub use sidebands::SidebandNews;
 use sidebands::Sidebands;
 pub use view::CallView;
-use view::rounded_ms;
+use view::{rounded_ms, samples_ms};
 
 /// How long a worker may take to say how a session is doing: a pass takes far below a millisecond.
 const INSPECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -40,6 +42,8 @@ pub struct Desk {
     mailboxes: Vec<Mailbox<ShardMessage>>,
     metrics: CallMetrics,
     gate: Arc<Gate>,
+    loads: Vec<Load>,
+    busy_percent_max: u32,
 }
 
 struct Book {
@@ -100,7 +104,17 @@ impl Desk {
             mailboxes,
             metrics,
             gate,
+            loads: Vec::new(),
+            busy_percent_max: 100,
         }
+    }
+
+    /// Opens no calls on workers that are busier than this share of a core, in percent.
+    #[must_use]
+    pub fn with_loads(mut self, loads: Vec<Load>, busy_percent_max: u32) -> Self {
+        self.loads = loads;
+        self.busy_percent_max = busy_percent_max;
+        self
     }
 
     /// Who may.
@@ -131,6 +145,10 @@ impl Desk {
     fn open_uncounted(&self, request: Request<'_>) -> Result<Answer, OpenError> {
         let mut book = self.book();
         let now = book.clock.now();
+        for (shard, load) in (0u8..).zip(&self.loads) {
+            let has_headroom = load.percent() <= self.busy_percent_max;
+            book.calls.set_headroom(ShardIndex(shard), has_headroom);
+        }
         let opened = book.calls.open(now, draw(), request)?;
         let session = opened.opening.session;
         let mailbox = &self.mailboxes[usize::from(session.shard.0)];
@@ -203,7 +221,7 @@ impl Desk {
     }
 
     fn note_end(&self, reason: EndReason, summary: &Summary) {
-        self.metrics.record_setup(&summary.phases);
+        self.metrics.record_end(summary);
         let key = {
             let mut book = self.book();
             book.sidebands.ended(summary.session, reason);
@@ -297,10 +315,21 @@ fn log_end(reason: EndReason, summary: &Summary, key: Option<&str>) {
         channel_ms = ms(channel),
         first_audio_ms = ms(first_audio),
         moves = summary.moves,
+        ice_restarts = summary.counts.ice_restarts,
+        codec = summary.audio.map(|format| format.codec.name()),
+        round_trip_ms = ms(summary.delivery.round_trip),
+        round_trip_min_ms = ms(summary.delivery.round_trip_min),
         audio_in_packets = summary.reception.packets,
-        audio_lost_packets = summary.reception.lost(),
-        jitter_ms = summary.reception.jitter_ms,
+        audio_in_lost_packets = summary.reception.lost(),
+        audio_in_late_packets = summary.repairs.late,
+        audio_in_jumps = summary.repairs.jumps,
+        audio_in_lost_ms = samples_ms(summary.repairs.lost_samples),
+        audio_in_silent_ms = samples_ms(summary.repairs.silent_samples),
+        audio_in_jitter_ms = summary.reception.jitter_ms,
+        keys_pressed = summary.repairs.keys,
         audio_out_packets = summary.counts.audio_out_packets,
+        audio_out_lost_packets = summary.delivery.lost_packets,
+        audio_out_jitter_ms = summary.delivery.jitter_ms,
         messages_in = summary.counts.messages_in,
         messages_out = summary.counts.messages_out,
         replies_dropped = summary.replies_dropped,

@@ -1,16 +1,19 @@
 //! The transceiver's metrics: handles registered at start, workers' counters published once a
 //! second. Labels come from closed sets (worker, reason, phase, outcome).
 
+mod quality;
+
 use metrics::{Counter, Gauge, Histogram, Unit};
 use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 use syrinx_shared::metrics::{IoMetrics, Published};
 use syrinx_shared::uring::IoStats;
 
-use crate::session::{EndReason, Phases};
+use crate::session::{EndReason, Phases, Summary};
 use crate::shard::Shard;
 use crate::shard::counters::{Counters, Fate};
 use crate::signalling::access::AccessError;
 use crate::signalling::calls::OpenError;
+use quality::QualityMetrics;
 
 /// One worker's share.
 #[derive(Debug)]
@@ -20,6 +23,7 @@ pub struct ShardMetrics {
     ends: Vec<(Published, EndReason)>,
     oversize: Published,
     sessions: Gauge,
+    busy: Gauge,
     io: IoMetrics,
 }
 
@@ -70,12 +74,13 @@ impl ShardMetrics {
             ends: ends.into(),
             oversize: Published::new(counter!(oversize, "worker" => worker.clone())),
             sessions: gauge!("syrinx_transceiver_sessions", "worker" => worker.clone()),
+            busy: gauge!("syrinx_transceiver_busy_ratio", "worker" => worker.clone()),
             io: IoMetrics::register("syrinx_transceiver", &worker, &["inner".to_owned()]),
         }
     }
 
     /// Publishes what was added since the last call.
-    pub fn publish(&mut self, shard: &Shard, oversize_records: u64, io: &IoStats) {
+    pub fn publish(&mut self, shard: &Shard, oversize_records: u64, busy: f64, io: &IoStats) {
         let counters = shard.counters();
         for (published, read) in &mut self.totals {
             published.publish(read(counters));
@@ -89,6 +94,7 @@ impl ShardMetrics {
         self.oversize.publish(oversize_records);
         // Sessions of a worker are far below 2^53.
         self.sessions.set(shard.session_count() as f64);
+        self.busy.set(busy);
         self.io.publish(io);
     }
 }
@@ -99,6 +105,7 @@ pub struct CallMetrics {
     opened: Counter,
     refused: [Counter; OpenError::LABELS.len()],
     setup: [Histogram; PHASES.len()],
+    quality: QualityMetrics,
 }
 
 /// Each phase of set-up, and how it is read.
@@ -121,6 +128,7 @@ impl CallMetrics {
             refused: OpenError::LABELS.map(offers),
             setup: PHASES
                 .map(|(phase, _)| histogram!("syrinx_transceiver_setup_seconds", "phase" => phase)),
+            quality: QualityMetrics::register(),
         }
     }
 
@@ -137,10 +145,11 @@ impl CallMetrics {
         self.refused[index.expect("invariant: every label is listed")].increment(1);
     }
 
-    /// A call ended: how its set-up went.
-    pub fn record_setup(&self, phases: &Phases) {
+    /// A call ended: how its set-up went, and the rest of it.
+    pub fn record_end(&self, call: &Summary) {
+        self.quality.record(call);
         for (histogram, (_, read)) in self.setup.iter().zip(PHASES) {
-            if let Some(took) = read(phases) {
+            if let Some(took) = read(&call.phases) {
                 histogram.record(took.as_secs_f64());
             }
         }
@@ -183,6 +192,10 @@ fn describe() {
         "From the offer to each phase of set-up, recorded when a call ends"
     );
     describe_gauge!("syrinx_transceiver_sessions", "Sessions a worker holds");
+    describe_gauge!(
+        "syrinx_transceiver_busy_ratio",
+        "CPU time of a worker, as a share of its core"
+    );
     describe_counter!(
         "syrinx_transceiver_records_total",
         "Records of the inner leg, by what became of them: each ends in exactly one"

@@ -151,12 +151,9 @@ fn open_desk(
         .with_directory(Box::new(Pooled::new(Arc::clone(pool))));
     let gate = Arc::new(Gate::new(secrets.access(), AccessMetrics::register()));
     let metrics = CallMetrics::register();
-    Ok(Arc::new(Desk::new(
-        calls,
-        workers.mailboxes(),
-        metrics,
-        gate,
-    )))
+    let desk = Desk::new(calls, workers.mailboxes(), metrics, gate);
+    let desk = desk.with_loads(workers.loads(), media.busy_percent_max);
+    Ok(Arc::new(desk))
 }
 
 /// A ufrag of the process's former life must name nobody in this one.

@@ -17,6 +17,7 @@ use syrinx_shared::worker::Service;
 use tokio::sync::{mpsc, oneshot};
 
 use super::link::Links;
+use super::load::LoadMeter;
 use super::metrics::ShardMetrics;
 use crate::session::{EndReason, IceRestart, Opening, Summary, TransmitSink};
 use crate::shard::{Shard, ShardEvent};
@@ -86,6 +87,7 @@ pub struct ShardService {
     links: Option<Links>,
     events: mpsc::Sender<ShardEvent>,
     pulse: Pulse,
+    load: LoadMeter,
     metrics: ShardMetrics,
 }
 
@@ -97,6 +99,7 @@ impl ShardService {
         links: Option<Links>,
         events: mpsc::Sender<ShardEvent>,
         pulse: Pulse,
+        load: LoadMeter,
         metrics: ShardMetrics,
     ) -> Self {
         Self {
@@ -106,6 +109,7 @@ impl ShardService {
             links,
             events,
             pulse,
+            load,
             metrics,
         }
     }
@@ -259,7 +263,9 @@ impl Service for ShardService {
         if let Some(links) = &self.links {
             links.publish();
         }
-        self.metrics.publish(&self.shard, self.oversize_records, io);
+        let busy = self.load.measure(now.mono);
+        self.metrics
+            .publish(&self.shard, self.oversize_records, busy, io);
         self.pulse.beat(now.mono);
     }
 

@@ -14,6 +14,7 @@ use syrinx_shared::worker::{self, Mailbox, WorkerHandle};
 use tokio::sync::mpsc;
 
 use super::link::{self, Links};
+use super::load::{Load, LoadMeter};
 use super::metrics::ShardMetrics;
 use super::pool::Pool;
 use super::service::{Pulse, ShardMessage, ShardService};
@@ -34,6 +35,7 @@ const PULSE_AGE_MAX: Duration = Duration::from_secs(4);
 pub struct Workers {
     handles: Vec<WorkerHandle<ShardMessage>>,
     pulses: Vec<Pulse>,
+    loads: Vec<Load>,
 }
 
 /// What workers tell the control thread.
@@ -50,6 +52,13 @@ struct Lines {
     pool: Arc<Pool>,
     events: mpsc::Sender<ShardEvent>,
     losses: mpsc::Sender<String>,
+}
+
+/// What a worker tells of itself without being asked.
+#[derive(Clone)]
+struct Vitals {
+    pulse: Pulse,
+    load: Load,
 }
 
 impl Workers {
@@ -86,13 +95,18 @@ impl Workers {
         let mut workers = Self {
             handles: Vec::new(),
             pulses: Vec::new(),
+            loads: Vec::new(),
         };
         for (index, (core, socket)) in plan.data.iter().zip(sockets).enumerate() {
-            let pulse = Pulse::new(Instant::now());
-            let handle = start_worker(config, index, *core, socket, keys, &pulse, lines.clone())
+            let vitals = Vitals {
+                pulse: Pulse::new(Instant::now()),
+                load: Load::default(),
+            };
+            let handle = start_worker(config, index, *core, socket, keys, &vitals, lines.clone())
                 .with_context(|| format!("worker {index} on core {core}"))?;
             workers.handles.push(handle);
-            workers.pulses.push(pulse);
+            workers.pulses.push(vitals.pulse);
+            workers.loads.push(vitals.load);
         }
         if let Some(core) = plan.control {
             cores::pin_current_thread(core)?;
@@ -121,6 +135,11 @@ impl Workers {
         self.handles
             .first()
             .map_or_else(String::new, |worker| worker.io_model().to_string())
+    }
+
+    /// How busy the workers are, in the order of the shards.
+    pub fn loads(&self) -> Vec<Load> {
+        self.loads.clone()
     }
 
     /// The oldest pulse of all workers, for as long as all are well.
@@ -156,7 +175,7 @@ fn start_worker(
     core: CoreId,
     socket: UdpSocket,
     keys: &Arc<KeyRing>,
-    pulse: &Pulse,
+    vitals: &Vitals,
     lines: Lines,
 ) -> anyhow::Result<WorkerHandle<ShardMessage>> {
     let media = &config.media;
@@ -167,7 +186,7 @@ fn start_worker(
         lifetimes: media.lifetimes(),
     };
     let (sender, bundle_bytes) = (media.transceiver, media.bundle_bytes());
-    let (keys, pulse, losses) = (Arc::clone(keys), pulse.clone(), lines.losses);
+    let (keys, vitals, losses) = (Arc::clone(keys), vitals.clone(), lines.losses);
 
     let sockets = vec![WorkerSocket {
         socket,
@@ -192,7 +211,16 @@ fn start_worker(
         let shard = Shard::new(shard_config, keys, Instant::now());
         let trains = Trains::new(shard_config.index, sender, bundle_bytes, TRAIN_COUNT);
         let metrics = ShardMetrics::register(index);
-        ShardService::new(shard, trains, links, lines.events, pulse, metrics)
+        let load = LoadMeter::new(vitals.load);
+        ShardService::new(
+            shard,
+            trains,
+            links,
+            lines.events,
+            vitals.pulse,
+            load,
+            metrics,
+        )
     })?;
     Ok(handle)
 }

@@ -78,6 +78,16 @@ impl AudioCodec {
         (1..=5_760).contains(&samples).then_some(samples)
     }
 
+    /// Its name in SDP (RFC 8866, 6.6), in lower case.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Opus => "opus",
+            Self::Pcmu => "pcmu",
+            Self::Pcma => "pcma",
+            Self::TelephoneEvent => "telephone-event",
+        }
+    }
+
     /// The clock of its timestamps, in Hz; `None` for key presses, which have several.
     pub fn clock_rate_hz(self) -> Option<u32> {
         match self {

@@ -14,6 +14,8 @@ use str0m::crypto::dtls::{
 };
 use str0m::crypto::{CryptoError, CryptoProvider};
 
+use super::fingerprint::{Digester, Hash};
+
 /// Wait before a handshake flight is sent again. RFC 6347 (4.2.4.1) recommends a second for hosts
 /// that know nothing of the path; here an ICE check has just crossed it, and round trips of voice
 /// clients are below 250 ms.
@@ -80,6 +82,23 @@ pub fn process_crypto(mtu_bytes: usize) -> Result<(Arc<CryptoProvider>, DtlsCert
     };
     provider.dtls_provider = Box::leak(Box::new(shared));
     Ok((Arc::new(provider), certificate))
+}
+
+/// The crypto for clients of each hash function, in the order of [`Hash::index`].
+pub(super) type Cryptos = [Arc<CryptoProvider>; Hash::ALL.len()];
+
+/// [`process_crypto`] for each hash function that clients may fingerprint their certificates by.
+pub(super) fn process_cryptos(mtu_bytes: usize) -> Result<(Cryptos, DtlsCert), DtlsSetupError> {
+    let (crypto, certificate) = process_crypto(mtu_bytes)?;
+    let cryptos = Hash::ALL.map(|hash| {
+        let mut provider = CryptoProvider::clone(&crypto);
+        provider.sha256_provider = Box::leak(Box::new(Digester {
+            hash,
+            own_certificate: certificate.certificate.clone(),
+        }));
+        Arc::new(provider)
+    });
+    Ok((cryptos, certificate))
 }
 
 impl DtlsProvider for SharedDtls {

@@ -12,6 +12,7 @@ mod section;
 mod transport;
 
 use super::audio::AudioFormat;
+use super::fingerprint::Hash;
 use super::ice::ClientCredentials;
 use section::{Direction, MESSAGE_BYTES_DEFAULT, direction};
 use transport::{Transport, TransportFacts};
@@ -54,7 +55,7 @@ pub enum OfferError {
     Refused(String),
 }
 
-fn malformed(line: usize, what: &'static str) -> OfferError {
+pub(super) fn malformed(line: usize, what: &'static str) -> OfferError {
     OfferError::Malformed { line, what }
 }
 
@@ -141,6 +142,14 @@ impl Offer {
             .expect("invariant: parse() has found a transport");
         ClientCredentials::parse(0, transport.ufrag, transport.password)
             .expect("invariant: parse() has judged them")
+    }
+
+    /// The hash function that the client's certificate is known by.
+    pub(super) fn fingerprint_hash(&self) -> Hash {
+        self.transport()
+            .expect("invariant: parse() has found a transport")
+            .fingerprint
+            .hash()
     }
 
     /// What audio for the client is made of, where a section of audio is served.

@@ -7,6 +7,7 @@ use syrinx_shared::route::{ClientSocket, SessionRef};
 use super::inbound::Repairs;
 use super::{Delivery, Reception};
 use crate::backend::Losses;
+use crate::engine::AudioFormat;
 
 /// Why a session ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -130,6 +131,8 @@ pub struct Summary {
     pub phases: Phases,
     /// How often the client moved.
     pub moves: u32,
+    /// What its audio is made of; `None` without audio.
+    pub audio: Option<AudioFormat>,
     /// The audio that came.
     pub reception: Reception,
     /// What the client says of the audio it is sent.

@@ -15,7 +15,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use syrinx_shared::keys::KeyRing;
-use syrinx_shared::route::{ClusterId, Now, SessionRef};
+use syrinx_shared::route::{ClusterId, Now, SessionRef, ShardIndex};
 use syrinx_shared::wire::ufrag::{MintError, Minted, mint};
 
 use super::api_keys::KeyId;
@@ -122,6 +122,7 @@ impl OpenError {
             Self::Offer(OfferError::NothingUsable(_)) => "nothing_usable",
             Self::Offer(OfferError::Refused(_)) => "engine_refused",
             Self::Refused(Refusal::Full) => "full",
+            Self::Refused(Refusal::NoHeadroom) => "no_headroom",
             Self::Refused(Refusal::Draining) => "draining",
             Self::TooMany(TooMany::Calls(_)) => "key_calls",
             Self::TooMany(TooMany::HalfOpen(_)) => "key_half_open",
@@ -133,12 +134,13 @@ impl OpenError {
     }
 
     /// Every label there is.
-    pub const LABELS: [&'static str; 12] = [
+    pub const LABELS: [&'static str; 13] = [
         "malformed",
         "too_large",
         "nothing_usable",
         "engine_refused",
         "full",
+        "no_headroom",
         "draining",
         "key_calls",
         "key_half_open",
@@ -274,6 +276,11 @@ impl Calls {
         self.owners.release(session)
     }
 
+    /// Whether a shard's worker has CPU time to spare for further calls.
+    pub fn set_headroom(&mut self, shard: ShardIndex, has_headroom: bool) {
+        self.registrar.set_headroom(shard, has_headroom);
+    }
+
     /// Opens no further call.
     pub fn drain(&mut self) {
         self.registrar.drain();
@@ -305,7 +312,7 @@ pub(crate) mod tests {
     use crate::backend::Backend;
     use std::time::Instant;
     use syrinx_shared::keys::MasterSecret;
-    use syrinx_shared::route::{Epoch, Generation, ShardIndex, TransceiverId, UnixMinutes};
+    use syrinx_shared::route::{Epoch, Generation, TransceiverId, UnixMinutes};
     use syrinx_shared::wire::ufrag::decode;
 
     /// One audio section with Opus, as small as an offer can be.
@@ -521,6 +528,7 @@ pub(crate) mod tests {
             OpenError::Offer(OfferError::NothingUsable("")),
             OpenError::Offer(OfferError::Refused(String::new())),
             OpenError::Refused(Refusal::Full),
+            OpenError::Refused(Refusal::NoHeadroom),
             OpenError::Refused(Refusal::Draining),
             OpenError::TooMany(TooMany::Calls(1)),
             OpenError::TooMany(TooMany::HalfOpen(1)),

@@ -34,6 +34,8 @@ struct ShardPlaces {
     free: VecDeque<Slot>,
     /// Indexed by slot.
     places: Vec<Place>,
+    /// Whether its worker has CPU time to spare.
+    has_headroom: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -48,6 +50,9 @@ pub enum Refusal {
     /// Every slot of every shard is taken.
     #[error("every session slot is in use")]
     Full,
+    /// There are slots, but the workers that have them are busy.
+    #[error("every worker with a free session slot has no CPU time to spare")]
+    NoHeadroom,
     /// The process serves what is open and takes nothing more.
     #[error("the process is draining")]
     Draining,
@@ -77,6 +82,7 @@ impl Registrar {
         let shard = || ShardPlaces {
             places: vec![place.clone(); slots.len()],
             free: slots.clone(),
+            has_headroom: true,
         };
         Self {
             transceiver,
@@ -100,6 +106,7 @@ impl Registrar {
         // The shard with the most room has the fewest sessions; the first of equals.
         let index = (0..self.shards.len())
             .rev()
+            .filter(|index| self.shards[*index].has_headroom)
             .max_by_key(|index| self.shards[*index].free.len())
             .expect("invariant: there is a shard");
         let shard = &mut self.shards[index];
@@ -165,7 +172,19 @@ impl Registrar {
         if self.shards.iter().all(|shard| shard.free.is_empty()) {
             return Err(Refusal::Full);
         }
+        let admits = |shard: &ShardPlaces| shard.has_headroom && !shard.free.is_empty();
+        if !self.shards.iter().any(admits) {
+            return Err(Refusal::NoHeadroom);
+        }
         Ok(())
+    }
+
+    /// Whether the worker of a shard has CPU time to spare for further calls; it has until this is
+    /// told.
+    pub fn set_headroom(&mut self, shard: ShardIndex, has_headroom: bool) {
+        if let Some(shard) = self.shards.get_mut(usize::from(shard.0)) {
+            shard.has_headroom = has_headroom;
+        }
     }
 
     /// Admits no further call, for the rest of the process's life.
@@ -229,6 +248,25 @@ mod tests {
         assert_eq!((registrar.session_count(), registrar.capacity()), (4, 4));
         registrar.release(admitted[2]).unwrap();
         assert_eq!(registrar.admit(call(9)).unwrap().shard, ShardIndex(0));
+    }
+
+    #[test]
+    fn a_busy_shard_gets_no_calls_and_where_all_are_busy_nobody_does() {
+        let mut registrar = registrar(2, 2);
+        registrar.set_headroom(ShardIndex(0), false);
+        assert_eq!(registrar.admit(call(1)).unwrap().shard, ShardIndex(1));
+        registrar.set_headroom(ShardIndex(1), false);
+        assert_eq!(registrar.admit(call(2)), Err(Refusal::NoHeadroom));
+        registrar.set_headroom(ShardIndex(1), true);
+        assert_eq!(registrar.admit(call(2)).unwrap().shard, ShardIndex(1));
+        assert_eq!(
+            registrar.admit(call(3)),
+            Err(Refusal::NoHeadroom),
+            "the other shard is full"
+        );
+        registrar.set_headroom(ShardIndex(0), true);
+        assert_eq!(registrar.admit(call(3)).unwrap().shard, ShardIndex(0));
+        registrar.set_headroom(ShardIndex(9), false);
     }
 
     #[test]

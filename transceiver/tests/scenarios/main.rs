@@ -6,6 +6,8 @@ mod channel;
 mod consent;
 mod containment;
 mod ending;
+mod farewells;
+mod fingerprints;
 mod hearing;
 mod malformed;
 mod media_v1;

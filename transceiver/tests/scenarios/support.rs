@@ -397,6 +397,8 @@ pub(crate) struct Client {
     local: SocketAddr,
     pub(crate) session: SessionRef,
     pub(crate) password: [u8; 32],
+    /// Its certificate, DER.
+    pub(crate) certificate: Vec<u8>,
     pub(crate) offer: String,
     pub(crate) answer: String,
     pending: Option<SdpPendingOffer>,
@@ -424,8 +426,11 @@ impl Client {
 
     pub(crate) fn with(now: Instant, addr: &str, shape: Shape) -> Self {
         let addr: SocketAddr = addr.parse().unwrap();
+        let crypto = Arc::new(str0m::crypto::from_feature_flags());
+        let certificate = crypto.dtls_provider.generate_certificate().unwrap();
         let mut config = RtcConfig::new()
-            .set_crypto_provider(Arc::new(str0m::crypto::from_feature_flags()))
+            .set_crypto_provider(crypto)
+            .set_dtls_cert(certificate.clone())
             .set_dtls_version(shape.dtls)
             .clear_codecs()
             .enable_opus(shape.opus, false)
@@ -461,6 +466,7 @@ impl Client {
             local: addr,
             session: SessionRef::from_bytes([0; 8]),
             password: [0; 32],
+            certificate: certificate.certificate,
             offer: offer.to_sdp_string(),
             answer: String::new(),
             pending: Some(pending),

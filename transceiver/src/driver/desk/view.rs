@@ -11,6 +11,11 @@ pub(super) fn rounded_ms(took: Duration) -> f64 {
     took.as_micros() as f64 / 1e3
 }
 
+/// Samples at 48 kHz in ms.
+pub(super) fn samples_ms(samples: u64) -> f64 {
+    samples as f64 / 48.0
+}
+
 /// `GET /v1/realtime/calls/{id}`.
 #[derive(Debug, Serialize)]
 pub struct CallView {
@@ -22,6 +27,12 @@ pub struct CallView {
     age_ms: f64,
     setup_ms: SetupView,
     moves: u32,
+    ice_restarts: u64,
+    /// Null without audio.
+    codec: Option<&'static str>,
+    /// Null until the client has reported one.
+    round_trip_ms: Option<f64>,
+    round_trip_min_ms: Option<f64>,
     audio_in: AudioInView,
     audio_out: AudioOutView,
     datagrams: TrafficView,
@@ -44,6 +55,12 @@ struct AudioInView {
     bytes: u64,
     lost: u64,
     reordered: u64,
+    late: u64,
+    unreadable: u64,
+    jumps: u64,
+    lost_ms: f64,
+    silent_ms: f64,
+    keys: u64,
     jitter_ms: f64,
 }
 
@@ -51,6 +68,9 @@ struct AudioInView {
 struct AudioOutView {
     packets: u64,
     bytes: u64,
+    /// What the client has reported so far.
+    lost: u64,
+    jitter_ms: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -63,6 +83,8 @@ impl CallView {
     pub(super) fn new(summary: &Summary) -> Self {
         let Summary {
             reception,
+            repairs,
+            delivery,
             counts,
             phases,
             ..
@@ -80,16 +102,28 @@ impl CallView {
                 first_audio: phases.first_audio.map(rounded_ms),
             },
             moves: summary.moves,
+            ice_restarts: counts.ice_restarts,
+            codec: summary.audio.map(|format| format.codec.name()),
+            round_trip_ms: delivery.round_trip.map(rounded_ms),
+            round_trip_min_ms: delivery.round_trip_min.map(rounded_ms),
             audio_in: AudioInView {
                 packets: reception.packets,
                 bytes: reception.bytes,
                 lost: reception.lost(),
                 reordered: reception.reordered,
+                late: repairs.late,
+                unreadable: repairs.unreadable,
+                jumps: repairs.jumps,
+                lost_ms: samples_ms(repairs.lost_samples),
+                silent_ms: samples_ms(repairs.silent_samples),
+                keys: repairs.keys,
                 jitter_ms: reception.jitter_ms,
             },
             audio_out: AudioOutView {
                 packets: counts.audio_out_packets,
                 bytes: counts.audio_out_bytes,
+                lost: delivery.lost_packets,
+                jitter_ms: delivery.jitter_ms,
             },
             datagrams: TrafficView {
                 r#in: counts.datagrams_in,

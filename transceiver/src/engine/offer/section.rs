@@ -358,7 +358,10 @@ impl Section {
         );
         push(
             text,
-            format_args!("a=ice-pwd:{password}\r\na=fingerprint:sha-256 {fingerprint}\r\n"),
+            format_args!(
+                "a=ice-pwd:{password}\r\na=fingerprint:sha-256 {}\r\n",
+                fingerprint.expected()
+            ),
         );
         push(text, format_args!("a=setup:{setup}\r\na=mid:{mid}\r\n"));
         if self.is_channel() {

@@ -1,12 +1,11 @@
 //! The client's side of ICE and DTLS, as an offer states it: at the session or in any section.
 
+use super::super::fingerprint::{Fingerprint, Hash};
 use super::{OfferError, malformed};
 
 /// Shortest and longest ICE ufrag and password (RFC 8839, 5.4).
 const UFRAG_CHARS: std::ops::RangeInclusive<usize> = 4..=256;
 const PASSWORD_CHARS: std::ops::RangeInclusive<usize> = 22..=256;
-/// Bytes of a SHA-256 digest.
-const SHA256_BYTES: usize = 32;
 
 /// Which DTLS roles the offerer can take (RFC 8842, 5.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,8 +20,8 @@ pub(super) enum Setup {
 pub(super) struct Transport {
     ufrag: Option<String>,
     password: Option<String>,
-    /// Upper-case hexadecimal with colons, of SHA-256.
-    fingerprint: Option<String>,
+    fingerprint: Option<Fingerprint>,
+    /// Whether there is one of a hash function that is not served.
     other_fingerprint: bool,
     setup: Option<Setup>,
 }
@@ -31,7 +30,7 @@ pub(super) struct Transport {
 pub(super) struct TransportFacts<'a> {
     pub(super) ufrag: &'a str,
     pub(super) password: &'a str,
-    pub(super) fingerprint: &'a str,
+    pub(super) fingerprint: &'a Fingerprint,
     pub(super) setup: Setup,
 }
 
@@ -45,9 +44,9 @@ impl<'a> TransportFacts<'a> {
         let Some((ufrag, password)) = places().find_map(both) else {
             return Err(malformed(0, "no a=ice-ufrag with an a=ice-pwd"));
         };
-        let Some(fingerprint) = places().find_map(|place| place.fingerprint.as_deref()) else {
+        let Some(fingerprint) = places().find_map(|place| place.fingerprint.as_ref()) else {
             return Err(if places().any(|place| place.other_fingerprint) {
-                OfferError::NothingUsable("its a=fingerprint is not of sha-256")
+                OfferError::NothingUsable("its a=fingerprint is not of sha-256, sha-384 or sha-512")
             } else {
                 malformed(0, "no a=fingerprint")
             });
@@ -88,26 +87,15 @@ impl Transport {
         Ok(())
     }
 
+    /// SHA-256 is preferred, which everybody has; otherwise the first counts (RFC 8122, 5).
     fn read_fingerprint(&mut self, number: usize, value: &str) -> Result<(), OfferError> {
-        let Some((hash, digest)) = value.split_once(char::is_whitespace) else {
-            return Err(malformed(
-                number,
-                "a=fingerprint needs a hash function and a digest",
-            ));
-        };
-        if !hash.eq_ignore_ascii_case("sha-256") {
+        let Some(read) = Fingerprint::parse(number, value)? else {
             self.other_fingerprint = true;
             return Ok(());
+        };
+        if self.fingerprint.is_none() || read.hash() == Hash::Sha256 {
+            self.fingerprint = Some(read);
         }
-        let digest = digest.trim();
-        let is_byte = |hex: &str| hex.len() == 2 && hex.bytes().all(|c| c.is_ascii_hexdigit());
-        if digest.split(':').count() != SHA256_BYTES || !digest.split(':').all(is_byte) {
-            return Err(malformed(
-                number,
-                "a sha-256 fingerprint is 32 hexadecimal bytes",
-            ));
-        }
-        self.fingerprint = Some(digest.to_ascii_uppercase());
         Ok(())
     }
 }

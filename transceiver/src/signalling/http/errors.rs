@@ -94,6 +94,7 @@ pub(super) fn refuse_open(error: OpenError) -> ApiError {
             of_offer(StatusCode::NOT_ACCEPTABLE, "nothing_usable")
         }
         OpenError::Refused(Refusal::Full) => unavailable("full", RETRY_WHEN_FULL_S),
+        OpenError::Refused(Refusal::NoHeadroom) => unavailable("no_headroom", RETRY_WHEN_FULL_S),
         OpenError::Refused(Refusal::Draining) => unavailable("draining", RETRY_SOON_S),
         OpenError::Busy => unavailable("busy", RETRY_SOON_S),
         OpenError::TooMany(TooMany::Calls(_)) => {
