@@ -17,6 +17,7 @@ mod loss;
 pub mod media_v1;
 pub mod realtime;
 mod session_view;
+mod turns;
 mod voice;
 
 use std::borrow::Cow;

@@ -17,6 +17,7 @@ use super::link::{
 };
 use super::loss::Loss;
 use super::session_view::{SESSION_UPDATE, SessionView};
+use super::turns::Speech;
 use super::{Actions, Addressee, Backend, ClientEvent, EdgeError, Input};
 use crate::backend::codec::{CodecOutput, CodecSetup};
 use crate::engine::AudioCodec;
@@ -80,6 +81,8 @@ enum Phase {
 struct Agreement {
     inward: Inward,
     answers_updates: bool,
+    tells_speech: bool,
+    flushes_on_speech: bool,
 }
 
 /// Why a link cannot go on: a close code, and what to say.
@@ -162,11 +165,33 @@ impl MediaV1 {
     fn hear(&mut self, now: Instant, heard: Heard, actions: &mut Actions) {
         let time_ns = self.time_ns(now);
         match &mut self.phase {
-            Phase::Agreed(agreement) => agreement.inward.hear(time_ns, heard, actions),
+            Phase::Agreed(agreement) => {
+                agreement.inward.hear(time_ns, heard, actions);
+                self.send_heard(now, actions);
+            }
             Phase::Connecting | Phase::Greeting { .. } => {
                 actions.losses().unheard_samples += self.kept.push(now, heard);
             }
             Phase::Lost(_) | Phase::Closed => {}
+        }
+    }
+
+    /// Sends what is decoded of the caller, and acts on it where he starts or stops to speak.
+    fn send_heard(&mut self, now: Instant, actions: &mut Actions) {
+        while let Phase::Agreed(agreement) = &mut self.phase {
+            let Some(speech) = agreement.inward.poll(actions) else {
+                return;
+            };
+            let (state, timestamp) = match speech {
+                Speech::Started(at) => ("started", at),
+                Speech::Stopped(at) => ("stopped", at),
+            };
+            if agreement.tells_speech {
+                send(&ToBackend::Speech { state, timestamp }, actions);
+            }
+            if agreement.flushes_on_speech && state == "started" {
+                self.outward.flush(now, actions);
+            }
         }
     }
 
@@ -383,17 +408,20 @@ impl MediaV1 {
             ms @ 20..=10_000 => Some(Duration::from_millis(ms)),
             _ => return Err((CLOSE_HELLO, "playout_ms is 0 or 20 to 10000".to_owned())),
         };
-        self.open_codec(audio_in, audio_out, actions);
+        let mut inward = Inward::new(audio_in, hello.speech || hello.flush_on_speech);
+        self.open_codec(inward.decode_rate_hz(), audio_out, actions);
         self.outward
             .agree(self.link_count, audio_out, playout_ms, actions);
-        let mut inward = Inward::new(audio_in);
         while let Some((arrived, heard)) = self.kept.pop() {
             inward.hear(self.time_ns(arrived), heard, actions);
         }
         self.phase = Phase::Agreed(Box::new(Agreement {
             inward,
             answers_updates,
+            tells_speech: hello.speech,
+            flushes_on_speech: hello.flush_on_speech,
         }));
+        self.send_heard(now, actions);
         while let Some(event) = self.kept_events.pop() {
             self.pass_event(&event, answers_updates, actions);
         }
@@ -401,15 +429,14 @@ impl MediaV1 {
         Ok(())
     }
 
-    fn open_codec(&mut self, audio_in: Format, audio_out: Format, actions: &mut Actions) {
+    fn open_codec(&mut self, decode: Option<u32>, audio_out: Format, actions: &mut Actions) {
         let Some(client) = actions.client_codec() else {
             return;
         };
-        let rates = [audio_in, audio_out].map(|format| match format {
+        let encode = match audio_out {
             Format::Pcm16 { rate_hz } => Some(rate_hz),
             Format::None | Format::Opus => None,
-        });
-        let [decode, encode] = rates;
+        };
         let Some(any) = decode.or(encode) else {
             return;
         };
@@ -436,7 +463,8 @@ impl MediaV1 {
                 is_concealed,
             } => {
                 if let Phase::Agreed(agreement) = &mut self.phase {
-                    agreement.inward.handle_pcm(at, pcm, is_concealed, actions);
+                    agreement.inward.handle_pcm(at, pcm, is_concealed);
+                    self.send_heard(now, actions);
                 }
             }
             encoded => self.outward.handle_codec(now, encoded, actions),

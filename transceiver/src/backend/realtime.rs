@@ -7,6 +7,7 @@
 //! waits is thrown away and the backend is told the milliseconds that were really sent
 //! ([`bookkeeping`]).
 
+mod answering;
 mod bookkeeping;
 mod events;
 mod listening;
@@ -22,11 +23,11 @@ use super::link::{LinkBody, LinkClass, LinkCommand, LinkEvent, LinkMessage, Link
 use super::loss::Loss;
 use super::voice::Voice;
 use super::{Actions, Addressee, Backend, ClientEvent, EdgeError, Input, event_type};
-use crate::playout::{PlayoutEvent, SegmentId};
+use crate::playout::SegmentId;
 use crate::session::EndReason;
 use crate::session::inbound::Heard;
 use bookkeeping::Answers;
-use events::{Cancel, Delta, ErrorEvent, ResponseEvent, SessionInfo};
+use events::{Cancel, ErrorEvent, ResponseEvent, SessionInfo};
 use listening::Listening;
 use names::{FromBackend, FromClient};
 use session::Session;
@@ -47,12 +48,34 @@ const OWN_EVENTS_MAX: usize = 32;
 const CLOSE_NORMAL: u16 = 1000;
 const CLOSE_NONSENSE: u16 = 1007;
 
+/// How a backend is to be spoken to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RealtimeOptions {
+    /// What the audio on the link should be. The protocol's own is PCM16 at 24 kHz.
+    pub audio: AudioFormat,
+    /// Whether the edge finds out when the caller speaks, for a backend that does not: it says
+    /// `speech_started` and `speech_stopped`, commits what was said, and asks for an answer.
+    pub takes_turns: bool,
+    /// Whether an answer is silenced as soon as the edge hears the caller speak, a round trip
+    /// before the backend says so.
+    pub flushes_on_speech: bool,
+}
+
+impl Default for RealtimeOptions {
+    fn default() -> Self {
+        Self {
+            audio: AudioFormat::Pcm16 { rate_hz: 24_000 },
+            takes_turns: false,
+            flushes_on_speech: false,
+        }
+    }
+}
+
 /// One session's side of the protocol; see the module.
 #[derive(Debug)]
 pub struct Realtime {
     target: LinkTarget,
-    /// What the audio on the link should be.
-    wanted: AudioFormat,
+    options: RealtimeOptions,
     phase: Phase,
     link_count: u32,
     faults: u32,
@@ -105,7 +128,10 @@ impl Backend for Realtime {
                 at,
                 pcm,
                 is_concealed,
-            }) => self.listening.handle_pcm(at, pcm, is_concealed, actions),
+            }) => {
+                self.listening.handle_pcm(at, pcm, is_concealed, actions);
+                self.take_turns(actions);
+            }
             Input::Codec(encoded) => {
                 self.voice.handle_codec(encoded, actions);
                 self.voice.feed(now, actions);
@@ -135,11 +161,12 @@ impl Backend for Realtime {
 }
 
 impl Realtime {
-    /// A session that will ask for a link to `target`, with audio in the `wanted` format.
-    pub fn new(target: LinkTarget, wanted: AudioFormat) -> Self {
+    /// A session that will ask for a link to `target`.
+    pub fn new(target: LinkTarget, options: RealtimeOptions) -> Self {
+        let with_turns = options.takes_turns || options.flushes_on_speech;
         Self {
             target,
-            wanted,
+            options,
             phase: Phase::Connecting,
             link_count: 0,
             faults: 0,
@@ -147,8 +174,8 @@ impl Realtime {
             kept_events: KeptEvents::default(),
             session: Session::default(),
             has_channel: false,
-            listening: Listening::new(wanted),
-            output: wanted,
+            listening: Listening::new(options.audio, with_turns),
+            output: options.audio,
             odd: None,
             newest: None,
             interrupts: true,
@@ -170,8 +197,14 @@ impl Realtime {
 
     fn listen(&mut self, now: Instant, heard: Heard, actions: &mut Actions) {
         match heard {
-            Heard::Audio(audio) => self.listening.hear_audio(now, audio, actions),
-            Heard::Gap(gap) => self.listening.hear_gap(gap, actions),
+            Heard::Audio(audio) => {
+                self.listening.hear_audio(now, audio, actions);
+                self.take_turns(actions);
+            }
+            Heard::Gap(gap) => {
+                self.listening.hear_gap(gap, actions);
+                self.take_turns(actions);
+            }
             Heard::Key(key) => {
                 let event_id = actions.event_id();
                 let event = events::key_pressed(&event_id, key.key);
@@ -202,11 +235,7 @@ impl Realtime {
         let kind = event_type(text);
         match kind.as_deref().and_then(FromClient::parse) {
             Some(FromClient::OutputClear) => {
-                let active = self.interrupt(actions);
-                for response in active {
-                    let event_id = self.own_event_id(actions);
-                    send(events::cancel(&event_id, &response), actions);
-                }
+                self.stop(actions);
                 return;
             }
             Some(FromClient::SessionUpdate) => self.session.handle_update(now, text),
@@ -317,7 +346,7 @@ impl Realtime {
 
     /// Takes note of what the backend says its session is.
     fn adopt(&mut self, text: &str, actions: &mut Actions) -> Option<SessionInfo> {
-        let pcm_rate_hz = match self.wanted {
+        let pcm_rate_hz = match self.options.audio {
             AudioFormat::Pcm16 { rate_hz } => rate_hz,
             AudioFormat::G711(_) => 24_000,
         };
@@ -332,7 +361,7 @@ impl Realtime {
             self.odd = None;
         }
         if matches!(self.phase, Phase::Ready) {
-            self.open_codec(info.input.unwrap_or(self.wanted), actions);
+            self.open_codec(info.input.unwrap_or(self.options.audio), actions);
         }
         Some(info)
     }
@@ -340,9 +369,14 @@ impl Realtime {
     /// The backend listens: it is told what it must know, and then what has been kept for it.
     fn begin(&mut self, now: Instant, info: Option<&SessionInfo>, actions: &mut Actions) {
         self.phase = Phase::Ready;
-        let input = info.and_then(|info| info.input).unwrap_or(self.wanted);
+        let input = info
+            .and_then(|info| info.input)
+            .unwrap_or(self.options.audio);
         self.open_codec(input, actions);
-        for text in self.session.configure(now, info, self.wanted, actions) {
+        for text in self
+            .session
+            .configure(now, info, self.options.audio, actions)
+        {
             send(text, actions);
         }
         while let Some(event) = self.kept_events.pop() {
@@ -364,112 +398,13 @@ impl Realtime {
         }
     }
 
-    fn handle_delta(&mut self, now: Instant, text: &str, actions: &mut Actions) -> bool {
-        let Some(delta) = parse::<Delta<'_>>(text) else {
-            return false;
-        };
-        let Some(bytes) = events::decode_base64(&delta.delta) else {
-            return false;
-        };
-        let content = delta.content_index;
-        let segment = self
-            .answers
-            .handle_delta(&delta.response_id, &delta.item_id, content);
-        let Some(segment) = segment else {
-            return true;
-        };
-        if self.newest != Some(segment) {
-            self.newest = Some(segment);
-            self.odd = None;
-        }
-        let pcm = self.output.decode(&mut self.odd, &bytes);
-        let samples = pcm.len() as u64 * 48_000 / u64::from(self.output.rate_hz());
-        if !pcm.is_empty() && self.voice.push(segment, false, pcm).is_err() {
-            actions.losses().refused_samples += samples;
-        }
-        self.voice.feed(now, actions);
-        true
-    }
-
-    fn handle_audio_done(&mut self, now: Instant, text: &str, actions: &mut Actions) {
-        let Some(done) = parse::<Delta<'_>>(text) else {
-            return;
-        };
-        let (id, item, content) = (&done.response_id, &done.item_id, done.content_index);
-        let segment = self.answers.handle_audio_done(id, item, content);
-        self.end_segments(now, segment.into_iter().collect(), actions);
-    }
-
-    fn handle_done(&mut self, now: Instant, text: String, actions: &mut Actions) -> bool {
-        let Some(event) = parse::<ResponseEvent<'_>>(&text) else {
-            return false;
-        };
-        let is_interrupted = event.is_interrupted();
-        let segments = self.answers.handle_done(&event.response.id);
-        self.end_segments(now, segments, actions);
-        actions.say(Addressee::Client, text);
-        if is_interrupted {
-            self.interrupt(actions);
-        }
-        self.say_stopped(actions);
-        true
-    }
-
-    fn end_segments(&mut self, now: Instant, segments: Vec<SegmentId>, actions: &mut Actions) {
-        for segment in segments {
-            // With too many ends waiting the segment ends with the next one instead.
-            let _ = self.voice.end(segment);
-        }
-        self.voice.feed(now, actions);
-    }
-
-    /// Silence; the backend is told what was really sent, and the client that the rest is gone.
-    /// The answers that the backend still makes.
-    fn interrupt(&mut self, actions: &mut Actions) -> Vec<String> {
-        self.voice.flush(actions);
-        let flushed = actions.playout().flush();
-        let cut = self.answers.cut(flushed.playing);
-        if !cut.truncations.is_empty() {
-            actions.losses().flushes += 1;
-        }
-        for truncation in cut.truncations {
-            let event_id = self.own_event_id(actions);
-            let item = &truncation.item;
-            let event =
-                events::truncate(&event_id, item, truncation.content_index, truncation.end_ms);
-            send(event, actions);
-        }
-        for response in cut.cleared {
-            say_buffer("cleared", &response, actions);
-        }
-        cut.active
-    }
-
-    fn handle_playout(&mut self, event: PlayoutEvent, actions: &mut Actions) {
-        match event {
-            PlayoutEvent::Started(segment) => {
-                if let Some(response) = self.answers.handle_started(segment) {
-                    say_buffer("started", response, actions);
-                }
-            }
-            PlayoutEvent::Ended(played) => {
-                self.answers.handle_played(played.segment);
-                self.say_stopped(actions);
-            }
-            PlayoutEvent::Reached(_) => {}
-        }
-    }
-
-    fn say_stopped(&mut self, actions: &mut Actions) {
-        while let Some(response) = self.answers.poll_stopped() {
-            say_buffer("stopped", &response, actions);
-        }
-    }
-
     fn handle_timeout(&mut self, now: Instant, actions: &mut Actions) {
         match &self.phase {
             Phase::Waiting { until } if *until <= now => self.begin(now, None, actions),
-            Phase::Ready => self.listening.handle_timeout(now, actions),
+            Phase::Ready => {
+                self.listening.handle_timeout(now, actions);
+                self.take_turns(actions);
+            }
             Phase::Lost(loss) => loss.handle_timeout(now, actions),
             Phase::Waiting { .. } | Phase::Connecting => {}
         }

@@ -437,3 +437,31 @@ fn the_clock_is_told() {
     );
     assert!(clock["time_ns"].as_u64().unwrap() > 0);
 }
+
+#[test]
+fn speech_is_told_where_it_is_asked_for_and_can_silence_at_once() {
+    let hello = r#"{"type":"hello","version":1,"speech":true,"flush_on_speech":true}"#;
+    let mut served = agreed(hello);
+    play(&mut served, 1, 0..200);
+    for _ in 0..10 {
+        served.speak(0);
+    }
+    assert!(of(&served.texts(), "speech").is_empty());
+    for _ in 0..50 {
+        served.speak(WORDS);
+    }
+    let texts = served.texts();
+    let speech = of(&texts, "speech");
+    assert_eq!((speech.len(), &speech[0]["state"]), (1, &json!("started")));
+    let at = speech[0]["timestamp"].as_u64().unwrap();
+    assert!(
+        (7_000..24_000).contains(&at),
+        "about where the words began: {at}"
+    );
+    let flushed = of(&texts, "flushed");
+    assert_eq!((flushed.len(), &flushed[0]["segment"]), (1, &json!(1)));
+    for _ in 0..40 {
+        served.speak(0);
+    }
+    assert_eq!(of(&served.texts(), "speech")[0]["state"], "stopped");
+}

@@ -9,16 +9,18 @@ use super::support::*;
 use serde_json::{Value, json};
 use std::time::Duration;
 use syrinx_transceiver::backend::link::LinkEvent;
-use syrinx_transceiver::backend::realtime::{AudioFormat, Realtime};
+use syrinx_transceiver::backend::realtime::{AudioFormat, Realtime, RealtimeOptions};
 
 const CREATED: &str = r#"{"type":"session.created","event_id":"b1","session":{"type":"realtime",
     "id":"sess_backend","audio":{"input":{"format":{"type":"audio/pcm","rate":24000},
     "turn_detection":{"type":"server_vad"}},
     "output":{"format":{"type":"audio/pcm","rate":24000}}}}}"#;
-const PCM: AudioFormat = AudioFormat::Pcm16 { rate_hz: 24_000 };
 
 fn call() -> Served {
-    Served::new(Box::new(Realtime::new(target(), PCM)))
+    Served::new(Box::new(Realtime::new(
+        target(),
+        RealtimeOptions::default(),
+    )))
 }
 
 /// A call that has connected, with a backend whose session is there.
@@ -352,7 +354,10 @@ fn a_client_that_speaks_g711_passes_through_to_a_link_that_does() {
         opus: false,
         ..Shape::default()
     };
-    let mut served = Served::with(Box::new(Realtime::new(target(), PCM)), shape);
+    let mut served = Served::with(
+        Box::new(Realtime::new(target(), RealtimeOptions::default())),
+        shape,
+    );
     served.link(LinkEvent::Up);
     served.text(&law);
     served.connect();
@@ -419,4 +424,66 @@ fn a_key_is_told_to_the_client() {
     served.run(Duration::from_millis(50));
     let told = served.told("input_audio_buffer.dtmf_event_received");
     assert_eq!(told[0]["event"], "#");
+}
+
+fn with_turns(options: RealtimeOptions) -> Served {
+    let mut served = Served::new(Box::new(Realtime::new(target(), options)));
+    served.link(LinkEvent::Up);
+    served.text(CREATED);
+    served.connect();
+    served.run(Duration::from_millis(100));
+    served.text(&created("r1"));
+    served.text(&delta("r1", "i1", &pcm(1, 5_000)));
+    for _ in 0..10 {
+        served.speak(0);
+    }
+    served.sent.clear();
+    for _ in 0..50 {
+        served.speak(WORDS);
+    }
+    served
+}
+
+#[test]
+fn the_edge_takes_turns_for_a_backend_that_does_not() {
+    let options = RealtimeOptions {
+        takes_turns: true,
+        ..RealtimeOptions::default()
+    };
+    let mut served = with_turns(options);
+    let texts = served.texts();
+    assert_eq!(of(&texts, "conversation.item.truncate").len(), 1);
+    assert_eq!(of(&texts, "response.cancel")[0]["response_id"], "r1");
+    assert!(of(&texts, "response.create").is_empty());
+    for _ in 0..40 {
+        served.speak(0);
+    }
+    let texts = served.texts();
+    assert_eq!(of(&texts, "input_audio_buffer.commit").len(), 1);
+    assert_eq!(of(&texts, "response.create").len(), 1);
+    let started = served.told("input_audio_buffer.speech_started");
+    assert!((100..600).contains(&started[0]["audio_start_ms"].as_u64().unwrap()));
+    assert_eq!(served.told("input_audio_buffer.speech_stopped").len(), 1);
+}
+
+#[test]
+fn an_answer_can_be_silenced_before_the_backend_says_that_the_caller_speaks() {
+    let options = RealtimeOptions {
+        flushes_on_speech: true,
+        ..RealtimeOptions::default()
+    };
+    let mut served = with_turns(options);
+    let heard = served.heard().len();
+    served.text(SPEECH_STARTED);
+    served.text(&done("r1", "cancelled"));
+    served.run(Duration::from_millis(500));
+    assert_eq!(served.heard().len(), heard);
+    let texts = served.texts();
+    assert_eq!(of(&texts, "conversation.item.truncate").len(), 1, "once");
+    assert!(
+        of(&texts, "input_audio_buffer.commit").is_empty(),
+        "turns are the backend's"
+    );
+    assert_eq!(served.told("input_audio_buffer.speech_started").len(), 1);
+    assert_eq!(served.told("output_audio_buffer.cleared").len(), 1);
 }

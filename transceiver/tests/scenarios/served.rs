@@ -2,7 +2,8 @@
 //! them is collected, and the codec answers like one.
 //!
 //! The codec decodes each packet to samples of the second byte, and encodes 20 ms of PCM to an Opus
-//! frame that says the low byte of its first sample.
+//! frame that says the low byte of its first sample. Packets with [`WORDS`] for a second byte are
+//! decoded to speech.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,9 +12,15 @@ use super::support::*;
 use syrinx_shared::route::SessionRef;
 use syrinx_transceiver::backend::Backend;
 use syrinx_transceiver::backend::codec::{CodecCommand, CodecEpoch, CodecOutput, CodecSetup};
+use syrinx_transceiver::backend::g711::Law;
 use syrinx_transceiver::backend::link::{
     BackendId, LinkBody, LinkCause, LinkCommand, LinkDown, LinkEvent, LinkTarget,
 };
+
+/// The second byte of packets that are words.
+pub(crate) const WORDS: u8 = 255;
+/// Words of a speech synthesizer in µ-law at 8 kHz.
+static SPEECH: &[u8] = include_bytes!("../data/question.ulaw");
 
 pub(crate) fn target() -> LinkTarget {
     LinkTarget {
@@ -43,6 +50,7 @@ struct Codec {
     /// Whether it gives nothing back for now.
     is_stuck: bool,
     waiting: VecDeque<CodecCommand>,
+    spoken: usize,
 }
 
 impl Served {
@@ -205,7 +213,11 @@ impl Codec {
             CodecCommand::Decode { at, payload, .. } => {
                 let rate_hz = self.setup.expect("opened").decode_rate_hz;
                 let samples = 960 / scale(rate_hz) as usize;
-                let pcm = vec![i16::from(payload[1]); samples];
+                let pcm = if payload[1] == WORDS {
+                    self.words(samples)
+                } else {
+                    vec![i16::from(payload[1]); samples]
+                };
                 vec![CodecOutput::Pcm {
                     at,
                     pcm,
@@ -251,6 +263,14 @@ impl Codec {
             }
             CodecCommand::Close => vec![],
         }
+    }
+
+    /// The next 20 ms of speech, over and over.
+    fn words(&mut self, samples: usize) -> Vec<i16> {
+        let from = self.spoken;
+        self.spoken += 160;
+        let at = |n: usize| SPEECH[(from + n * 160 / samples) % SPEECH.len()];
+        (0..samples).map(|n| Law::Mu.decode(at(n))).collect()
     }
 
     fn scale(&self) -> usize {

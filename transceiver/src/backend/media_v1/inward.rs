@@ -7,6 +7,7 @@ use super::wire::{
 use crate::backend::Actions;
 use crate::backend::decoding::{Decoded, Decoding, Pcm};
 use crate::backend::link::{LinkBody, LinkClass, LinkCommand, LinkMessage};
+use crate::backend::turns::{self, Speech, Turns};
 use crate::engine::AudioCodec;
 use crate::session::inbound::{Gap, GapKind, Heard, Placed};
 
@@ -16,14 +17,25 @@ pub(super) struct Inward {
     format: Format,
     sequence: u32,
     decoding: Decoding,
+    /// Whether the caller speaks, where the backend wants to be told.
+    turns: Option<Turns>,
 }
 
 impl Inward {
-    pub(super) fn new(format: Format) -> Self {
+    pub(super) fn new(format: Format, with_turns: bool) -> Self {
         Self {
             format,
             sequence: 0,
             decoding: Decoding::default(),
+            turns: with_turns.then(Turns::new),
+        }
+    }
+
+    /// Rate of the PCM that the codec is to give, if it is needed at all.
+    pub(super) fn decode_rate_hz(&self) -> Option<u32> {
+        match self.format {
+            Format::Pcm16 { rate_hz } => Some(rate_hz),
+            Format::None | Format::Opus => self.turns.as_ref().map(|_| turns::RATE_HZ),
         }
     }
 
@@ -37,38 +49,59 @@ impl Inward {
                 };
                 super::send(&dtmf, actions);
             }
-            (_, Format::None) => {}
-            (Heard::Audio(audio), Format::Opus) => self.pass(time_ns, audio, actions),
-            (Heard::Gap(gap), Format::Opus) => self.send_gap(gap, time_ns, actions),
-            (Heard::Audio(audio), Format::Pcm16 { .. }) => {
-                self.decoding.hear_audio(time_ns, audio, actions);
+            (Heard::Audio(audio), format) => {
+                if format == Format::Opus {
+                    self.pass(time_ns, &audio, actions);
+                }
+                if self.decode_rate_hz().is_some() {
+                    self.decoding.hear_audio(time_ns, audio, actions);
+                }
             }
-            (Heard::Gap(gap), Format::Pcm16 { .. }) => {
-                self.decoding.hear_gap(time_ns, gap, actions);
-                self.send_decoded(actions);
+            (Heard::Gap(gap), format) => {
+                if format == Format::Opus {
+                    self.send_gap(gap, time_ns, actions);
+                }
+                if self.decode_rate_hz().is_some() {
+                    self.decoding.hear_gap(time_ns, gap, actions);
+                }
             }
         }
     }
 
     /// The codec has decoded what stands at `at`.
-    pub(super) fn handle_pcm(
-        &mut self,
-        at: u64,
-        pcm: Vec<i16>,
-        is_concealed: bool,
-        actions: &mut Actions,
-    ) {
+    pub(super) fn handle_pcm(&mut self, at: u64, pcm: Vec<i16>, is_concealed: bool) {
         self.decoding.handle_pcm(at, pcm, is_concealed);
-        self.send_decoded(actions);
     }
 
-    fn send_decoded(&mut self, actions: &mut Actions) {
+    /// Sends what is decoded; called until it gives nothing, and what it gives is how the caller's
+    /// turn has changed.
+    pub(super) fn poll(&mut self, actions: &mut Actions) -> Option<Speech> {
+        let rate_hz = self.decode_rate_hz()?;
+        let is_pcm = matches!(self.format, Format::Pcm16 { .. });
         while let Some(decoded) = self.decoding.poll() {
-            match decoded {
-                Decoded::Gap { gap, time_ns } => self.send_gap(gap, time_ns, actions),
-                Decoded::Pcm(decoded) => self.send_pcm(&decoded, actions),
+            let speech = match decoded {
+                Decoded::Gap { gap, time_ns } => {
+                    if is_pcm {
+                        self.send_gap(gap, time_ns, actions);
+                    }
+                    let turns = self.turns.as_mut();
+                    turns.and_then(|turns| turns.pass(gap.at + gap.samples, gap.samples))
+                }
+                Decoded::Pcm(decoded) => {
+                    if is_pcm {
+                        self.send_pcm(&decoded, actions);
+                    }
+                    let scale = u64::from(48_000 / rate_hz);
+                    let end = decoded.at + decoded.pcm.len() as u64 * scale;
+                    let turns = self.turns.as_mut();
+                    turns.and_then(|turns| turns.hear(end, &decoded.pcm, rate_hz))
+                }
+            };
+            if speech.is_some() {
+                return speech;
             }
         }
+        None
     }
 
     fn send_pcm(&mut self, decoded: &Pcm, actions: &mut Actions) {
@@ -84,7 +117,7 @@ impl Inward {
         send_audio(message, actions);
     }
 
-    fn pass(&mut self, time_ns: u64, audio: Placed, actions: &mut Actions) {
+    fn pass(&mut self, time_ns: u64, audio: &Placed, actions: &mut Actions) {
         let packet = &audio.packet;
         if packet.codec != AudioCodec::Opus {
             let gap = lost(audio.at, u64::from(audio.samples));

@@ -40,6 +40,10 @@ pub(super) struct Hello<'a> {
     pub(super) playout_ms: u64,
     #[serde(borrow, default)]
     pub(super) session: Option<Cow<'a, str>>,
+    #[serde(default)]
+    pub(super) speech: bool,
+    #[serde(default)]
+    pub(super) flush_on_speech: bool,
 }
 
 /// What audio is exchanged as, as a hello says it.
@@ -110,6 +114,10 @@ pub(super) enum ToBackend<'a> {
     },
     Dtmf {
         digit: char,
+        timestamp: u64,
+    },
+    Speech {
+        state: &'static str,
         timestamp: u64,
     },
     Ready {
@@ -284,7 +292,7 @@ mod tests {
         };
         assert_eq!(hello.audio_in.as_format(), Some(Format::Opus));
         assert_eq!(hello.playout_ms, 200);
-        assert!(hello.session.is_none());
+        assert!(hello.session.is_none() && !hello.speech && !hello.flush_on_speech);
         for (format, expected) in [
             (r#"{"format":"none"}"#, Some(Format::None)),
             (r#"{"format":"pcm16"}"#, None),

@@ -264,9 +264,10 @@ mod tests {
         assert_eq!(answers.handle_audio_done("r", "a", 0), None);
         answers.handle_played(first);
         assert_eq!(answers.handle_started(second), None);
-        answers.handle_played(second);
         assert_eq!(answers.poll_stopped(), None, "more may come");
         assert_eq!(answers.handle_done("r"), [second]);
+        assert_eq!(answers.poll_stopped(), None, "it still plays");
+        answers.handle_played(second);
         assert_eq!(answers.poll_stopped().as_deref(), Some("r"));
         assert_eq!(answers.poll_stopped(), None);
     }

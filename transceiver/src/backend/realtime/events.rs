@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::backend::g711::Law;
+use crate::backend::turns::Speech;
 
 /// What audio is on the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -245,6 +246,24 @@ pub(super) fn output_buffer(what: &str, event_id: &str, response: &str) -> Strin
         "response_id": response,
     })
     .to_string()
+}
+
+/// `input_audio_buffer.speech_started` or `.speech_stopped`, as the edge hears it.
+pub(super) fn speech(event_id: &str, speech: Speech) -> String {
+    let (kind, field, at) = match speech {
+        Speech::Started(at) => ("speech_started", "audio_start_ms", at),
+        Speech::Stopped(at) => ("speech_stopped", "audio_end_ms", at),
+    };
+    json!({
+        "type": format!("input_audio_buffer.{kind}"), "event_id": event_id, field: at / 48,
+        "item_id": "",
+    })
+    .to_string()
+}
+
+/// An event without anything but its name.
+pub(super) fn bare(kind: &str, event_id: &str) -> String {
+    json!({"type": kind, "event_id": event_id}).to_string()
 }
 
 /// `input_audio_buffer.dtmf_event_received`.

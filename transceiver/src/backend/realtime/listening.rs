@@ -4,6 +4,7 @@
 //! unsent stretches are filled, and when the caller's encoder sends nothing for a while, silence
 //! goes out as time passes instead of when the next packet tells how long it was.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::events::{AudioFormat, append};
@@ -11,6 +12,7 @@ use crate::backend::Actions;
 use crate::backend::decoding::{Decoded, Decoding};
 use crate::backend::g711::Law;
 use crate::backend::link::{LinkBody, LinkClass, LinkCommand, LinkMessage};
+use crate::backend::turns::{Speech, Turns};
 use crate::engine::AudioCodec;
 use crate::playout::samples_of;
 use crate::session::inbound::{Gap, Placed};
@@ -34,11 +36,16 @@ pub(super) struct Listening {
     /// Where the line stood when its last packet came, and when that was.
     last: Option<(u64, Instant)>,
     silence_at: Option<Instant>,
+    /// Whether the caller speaks, where the edge has to find out.
+    turns: Option<Turns>,
+    speech: VecDeque<Speech>,
 }
 
 impl Listening {
-    pub(super) fn new(format: AudioFormat) -> Self {
+    pub(super) fn new(format: AudioFormat, with_turns: bool) -> Self {
         Self {
+            turns: with_turns.then(Turns::new),
+            speech: VecDeque::new(),
             format,
             decoding: Decoding::default(),
             given: None,
@@ -58,6 +65,11 @@ impl Listening {
         if self.passes(audio.packet.codec) {
             self.given = Some(end);
             send(&audio.packet.payload, actions);
+            if let (AudioFormat::G711(law), true) = (self.format, self.turns.is_some()) {
+                let payload = audio.packet.payload.iter();
+                let pcm: Vec<_> = payload.map(|&byte| law.decode(byte)).collect();
+                self.note_turn(end, &pcm, 8_000);
+            }
         } else {
             self.decoding.hear_audio(0, audio, actions);
         }
@@ -100,6 +112,17 @@ impl Listening {
         self.silence_at
     }
 
+    /// How the caller's turn has changed.
+    pub(super) fn poll_speech(&mut self) -> Option<Speech> {
+        self.speech.pop_front()
+    }
+
+    fn note_turn(&mut self, end: u64, pcm: &[i16], rate_hz: u32) {
+        let turns = self.turns.as_mut();
+        let change = turns.and_then(|turns| turns.hear(end, pcm, rate_hz));
+        self.speech.extend(change);
+    }
+
     /// Whether packets of this codec are what the link carries.
     fn passes(&self, codec: AudioCodec) -> bool {
         matches!(
@@ -121,6 +144,7 @@ impl Listening {
                     let end = decoded.at + decoded.pcm.len() as u64 * scale;
                     self.given = self.given.max(Some(end));
                     send(&self.format.encode(&decoded.pcm), actions);
+                    self.note_turn(end, &decoded.pcm, self.format.rate_hz());
                 }
             }
         }
@@ -130,6 +154,11 @@ impl Listening {
     fn fill(&mut self, end: u64, actions: &mut Actions) {
         let given = self.given.unwrap_or(end);
         let missing = end.saturating_sub(given).min(SILENCE_SAMPLES_MAX);
+        if missing > 0 {
+            let turns = self.turns.as_mut();
+            self.speech
+                .extend(turns.and_then(|turns| turns.pass(end, missing)));
+        }
         self.given = Some(given.max(end));
         let samples = missing * u64::from(self.format.rate_hz()) / 48_000;
         let samples = usize::try_from(samples).unwrap_or(usize::MAX);

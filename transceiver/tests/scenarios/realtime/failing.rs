@@ -151,7 +151,10 @@ fn a_client_without_a_channel_is_served_as_well() {
         channel: false,
         ..Shape::default()
     };
-    let mut served = Served::with(Box::new(Realtime::new(target(), PCM)), shape);
+    let mut served = Served::with(
+        Box::new(Realtime::new(target(), RealtimeOptions::default())),
+        shape,
+    );
     served.link(LinkEvent::Up);
     served.text(CREATED);
     served.run(Duration::from_secs(1));

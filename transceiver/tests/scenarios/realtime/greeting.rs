@@ -90,8 +90,11 @@ fn an_update_that_the_backend_refuses_is_answered_by_its_error_alone() {
 #[test]
 fn a_wanted_format_is_asked_for_and_the_answer_is_not_the_clients() {
     use syrinx_transceiver::backend::g711::Law;
-    let wanted = AudioFormat::G711(Law::Mu);
-    let mut served = Served::new(Box::new(Realtime::new(target(), wanted)));
+    let options = RealtimeOptions {
+        audio: AudioFormat::G711(Law::Mu),
+        ..RealtimeOptions::default()
+    };
+    let mut served = Served::new(Box::new(Realtime::new(target(), options)));
     served.link(LinkEvent::Up);
     served.text(CREATED);
     let update = of(&served.texts(), "session.update").pop().unwrap();
