@@ -3,6 +3,7 @@
 //! A [`client`] is a whole browser's worth of ICE, DTLS, SRTP and SCTP without a socket; the
 //! [`engine`] runs thousands of them against one server, and a [`tally`] says what they met.
 
+pub mod barge_in;
 mod call;
 pub mod capacity;
 pub mod client;

@@ -36,6 +36,8 @@ enum Verb {
     Storm(Box<calls::incident::StormOptions>),
     /// Watch whether memory, descriptors and round trips grow with the calls that a server served.
     Soak(Box<calls::soak::Options>),
+    /// Measure how soon an answer falls silent when the caller interrupts it.
+    BargeIn(Box<calls::barge_in::Options>),
     /// Stand between clients and a relay as an impaired network.
     Impair(Box<impair::run::Options>),
     /// Make one HTML page of results, with tables and charts.
@@ -89,6 +91,14 @@ fn dispatch(verb: &Verb) -> anyhow::Result<()> {
         Verb::Soak(options) => {
             let report = calls::soak::run(options, &*stop_flag()?)?;
             tell_calls(&report, &options.generator)
+        }
+        Verb::BargeIn(options) => {
+            let report = calls::barge_in::run(options, &*stop_flag()?)?;
+            print!("{}", calls::barge_in::render(&report));
+            match &options.generator.json {
+                Some(path) => result_file::write_json(path, &report),
+                None => Ok(()),
+            }
         }
         Verb::Impair(options) => {
             print!(

@@ -46,6 +46,8 @@ pub enum Cause {
     Silent,
     /// The client's own engine gave up.
     Broken,
+    /// The run was ended before the call came to its point.
+    Stopped,
 }
 
 impl Cause {
@@ -70,6 +72,7 @@ impl Cause {
             Self::Closed => "ended by the server",
             Self::Silent => "fell silent",
             Self::Broken => "client gave up",
+            Self::Stopped => "stopped",
         }
     }
 }

@@ -68,6 +68,22 @@ pub struct Generator {
     pub summary: Option<PathBuf>,
 }
 
+impl Generator {
+    /// What a server for at most `calls` calls at once must do.
+    pub fn need(&self, calls: u32) -> Need {
+        Need {
+            calls,
+            expected: Expected {
+                channel: !self.no_channel,
+                session: !self.no_channel && !self.no_session,
+            },
+            http_timeout: Duration::from_secs_f64(self.set_up_timeout_s),
+            diallers: usize::from(self.diallers),
+            backend: None,
+        }
+    }
+}
+
 /// A length of time on the command line, in whatever unit its option has.
 ///
 /// # Errors
@@ -174,15 +190,7 @@ impl<'a> Measurement<'a> {
         limits::make_room(calls, usize::from(options.diallers))?;
         // A server started here takes over the affinity of this thread.
         pin(&self.everywhere)?;
-        let stand = options.servers.set_up(
-            kind,
-            &Need {
-                calls,
-                expected: expected(options),
-                http_timeout: Duration::from_secs_f64(options.set_up_timeout_s),
-                diallers: usize::from(options.diallers),
-            },
-        );
+        let stand = options.servers.set_up(kind, &options.need(calls));
         let stand = stand.with_context(|| format!("{} does not run", kind.name()))?;
         self.report.versions.insert(kind, stand.version.clone());
         Ok(stand)
@@ -274,14 +282,6 @@ impl<'a> Measurement<'a> {
             );
         }
         Ok(self.report)
-    }
-}
-
-/// What clients wait for beyond audio.
-fn expected(options: &Generator) -> Expected {
-    Expected {
-        channel: !options.no_channel,
-        session: !options.no_channel && !options.no_session,
     }
 }
 

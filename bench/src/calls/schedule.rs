@@ -107,6 +107,11 @@ pub enum Hold {
     Each(Duration),
 }
 
+/// A seed for one call of a run: neighbours draw differently.
+pub fn call_seed(seed: u64, id: u32) -> u64 {
+    fastrand::Rng::with_seed(seed ^ u64::from(id).rotate_left(32)).u64(..)
+}
+
 /// Draws a schedule: all calls in the order of their starts.
 pub fn plan(starts: &Starts, hold: Hold, seed: u64) -> Vec<Planned> {
     let mut random = fastrand::Rng::with_seed(seed);

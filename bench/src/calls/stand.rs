@@ -69,7 +69,7 @@ pub struct Servers {
 }
 
 /// What a stand is made for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Need {
     /// Most calls at once.
     pub calls: u32,
@@ -79,6 +79,8 @@ pub struct Need {
     pub http_timeout: Duration,
     /// Calls that are opened at once.
     pub diallers: usize,
+    /// Who answers the calls, if not an echo: the address of a `media.v1` backend.
+    pub backend: Option<String>,
 }
 
 /// A server, ready for calls.
@@ -139,6 +141,7 @@ impl Servers {
         let tuning = Tuning {
             relay: [std::slice::from_ref(&cores), &self.relay_settings[..]].concat(),
             transceiver: [&[cores, sessions], &self.transceiver_settings[..]].concat(),
+            backend: need.backend.clone(),
         };
         let options = EdgeOptions {
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),

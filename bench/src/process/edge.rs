@@ -29,6 +29,9 @@ pub struct Tuning {
     pub relay: Vec<Setting>,
     /// The transceiver's.
     pub transceiver: Vec<Setting>,
+    /// Address of a backend that speaks `media.v1`, as `ws://HOST:PORT/`, for every model; the
+    /// built-in echo where there is none.
+    pub backend: Option<String>,
 }
 
 /// The ports that an edge listens on.
@@ -125,7 +128,10 @@ impl Edge {
         let relay_toml = relay_toml(options, ports, &keys);
         write(&relay_config, &settings::apply(&relay_toml, &tuning.relay)?)?;
         let transceiver_config = folder.path().join("transceiver.toml");
-        let transceiver_toml = transceiver_toml(options, ports, &keys);
+        let mut transceiver_toml = transceiver_toml(options, ports, &keys);
+        if let Some(url) = &tuning.backend {
+            transceiver_toml.push_str(&backend_toml(url));
+        }
         write(
             &transceiver_config,
             &(settings::apply(&transceiver_toml, &tuning.transceiver)? + backends),
@@ -272,5 +278,17 @@ listen = "{admin}"
         workers = options.workers,
         keys = keys.display(),
         admin = at(ports.transceiver_admin),
+    )
+}
+
+fn backend_toml(url: &str) -> String {
+    format!(
+        r#"
+[[backends]]
+name = "bench"
+models = ["*"]
+dialect = "media.v1"
+urls = ["{url}"]
+"#
     )
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+use syrinx_bench::calls::barge_in;
 use syrinx_bench::calls::report::{Report, Run};
 use syrinx_bench::calls::tally::Phase;
 use syrinx_bench::result_file;
@@ -172,6 +173,24 @@ fn a_storm_makes_every_call_again_and_times_the_second_ones_alone() {
     assert_eq!(audio.total.count, 5);
     let incident = run.incident.as_ref().expect("a storm");
     assert!(incident.settled_ms > Some(0.0), "{incident:?}");
+}
+
+#[test]
+fn an_interrupted_answer_falls_silent_and_the_edge_knows_how_much_of_it_was_heard() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let json = folder.path().join("result.json");
+    let output = command("barge-in", &["--calls", "4", "--at-once", "2"])
+        .arg("--json")
+        .arg(&json)
+        .output()
+        .expect("the bench runs");
+    assert!(output.status.success(), "{output:?}");
+    let report: barge_in::Report = result_file::read_json(&json).expect("a result");
+    assert!(report.complete, "{report:?}");
+    assert_eq!((report.answers, report.unreported), (4, 0), "{report:?}");
+    assert_eq!(report.reported_error_ms, 0.0, "{report:?}");
+    assert_eq!(report.by.len(), 2);
+    assert!(report.stop_p50_ms <= report.stop_p99_ms, "{report:?}");
 }
 
 #[test]
