@@ -1,5 +1,6 @@
 //! The command line of the load generator.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -38,6 +39,12 @@ enum Verb {
     Soak(Box<calls::soak::Options>),
     /// Measure how soon an answer falls silent when the caller interrupts it.
     BargeIn(Box<calls::barge_in::Options>),
+    /// Answer calls and send their audio back, no more: for a look at the generator alone.
+    Reflect {
+        /// Where to take offers.
+        #[arg(long, default_value = "127.0.0.1:8089")]
+        listen: SocketAddr,
+    },
     /// Stand between clients and a relay as an impaired network.
     Impair(Box<impair::run::Options>),
     /// Make one HTML page of results, with tables and charts.
@@ -99,6 +106,12 @@ fn dispatch(verb: &Verb) -> anyhow::Result<()> {
                 Some(path) => result_file::write_json(path, &report),
                 None => Ok(()),
             }
+        }
+        Verb::Reflect { listen } => {
+            let reflector = calls::reflector::Reflector::start_at(*listen)?;
+            println!("{}", reflector.url());
+            reflector.wait(&*stop_flag()?);
+            Ok(())
         }
         Verb::Impair(options) => {
             print!(

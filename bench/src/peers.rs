@@ -6,6 +6,7 @@
 
 pub mod janus;
 pub mod pion;
+pub mod reflector;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

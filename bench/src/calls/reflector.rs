@@ -132,7 +132,7 @@ impl Reflector {
         std::mem::take(&mut *held.unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Runs until `stop` is set.
+    /// Runs until `stop` is set: the reflector as a program.
     pub fn wait(&self, stop: &AtomicBool) {
         while !stop.load(Ordering::Relaxed) {
             std::thread::sleep(NAP);
@@ -173,13 +173,14 @@ fn converse(stream: TcpStream, shared: &Shared, offers: &Sender<Offered>) -> io:
     let mut writer = stream.try_clone()?;
     let mut reader = BufReader::new(stream);
     loop {
-        let mut length = 0;
+        let (mut length, mut is_last) = (0, false);
         loop {
             let mut line = String::new();
             if reader.read_line(&mut line)? == 0 {
                 return Ok(());
             }
             let line = line.trim_end().to_ascii_lowercase();
+            is_last |= line.ends_with(" http/1.0");
             if let Some(value) = line.strip_prefix("content-length:") {
                 length = value.trim().parse().unwrap_or(0);
             }
@@ -205,6 +206,9 @@ fn converse(stream: TcpStream, shared: &Shared, offers: &Sender<Offered>) -> io:
             "HTTP/1.1 {status}\r\nContent-Type: application/sdp\r\nContent-Length: {length}\r\n\r\n\
              {body}"
         )?;
+        if is_last {
+            return Ok(());
+        }
     }
 }
 

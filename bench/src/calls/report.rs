@@ -191,6 +191,10 @@ pub struct Generator {
     pub cpu_ms_per_call_second: Option<f64>,
     /// Part of their cores that media threads used within the window.
     pub busy_share: Option<f64>,
+    /// Calls that its cores carry at this cost before they have no room for a burst. A lower bound:
+    /// the cost of a call falls as their number rises.
+    #[serde(default)]
+    pub room_for_calls: Option<f64>,
     /// Sends that the kernel refused.
     pub refused_sends: u64,
     /// Why figures of this run are the generator's rather than the server's; empty when they are
@@ -375,12 +379,14 @@ impl Generator {
         let call_s = tally.call_time.as_secs_f64();
         let cpu_s = tally.cpu.as_secs_f64();
         let room_s = window.as_secs_f64() * threads as f64;
+        let cpu_ms = (call_s > 0.0 && cpu_s > 0.0).then(|| cpu_s * 1e3 / call_s);
         let mut generator = Self {
             threads,
             start_lag: tally.start_lag.quantiles(),
             send_lag: tally.send_lag.quantiles(),
             pass: tally.pass.quantiles(),
-            cpu_ms_per_call_second: (call_s > 0.0).then(|| cpu_s * 1e3 / call_s),
+            cpu_ms_per_call_second: cpu_ms,
+            room_for_calls: cpu_ms.map(|ms| threads as f64 * BUSY_SHARE_MAX * 1e3 / ms),
             busy_share: (room_s > 0.0).then(|| cpu_s / room_s),
             refused_sends: tally.refused_sends,
             bottleneck: Vec::new(),

@@ -191,9 +191,12 @@ fn generator(run: &Run) -> String {
     };
     let cost = generator.cpu_ms_per_call_second;
     let mut text = format!(
-        "  generator: {} ms CPU a call-second, {} % busy; p99 ms: starts {} late, sends {} late, \
-         sockets unseen {}\n",
+        "  generator: {} ms CPU a call-second, room for {} calls, {} % busy; p99 ms: starts {} \
+         late, sends {} late, sockets unseen {}\n",
         cost.map_or("-".to_owned(), |cost| format!("{cost:.3}")),
+        generator
+            .room_for_calls
+            .map_or("-".to_owned(), |calls| format!("{calls:.0}")),
         generator
             .busy_share
             .map_or("-".to_owned(), |share| format!("{:.0}", share * 100.0)),
