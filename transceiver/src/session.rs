@@ -202,14 +202,17 @@ impl Session {
         relay: TrainDestination,
         record: &Record<'_>,
     ) -> (Result<(), Refusal>, Progress) {
+        let is_first = self.phases.first_check.is_none();
         let path = match self.admit(step, relay, record) {
             Ok(path) => path,
             Err(refusal) => return (Err(refusal), Progress::Alive),
         };
         let client = self.paths.at(path).client.addr();
-        let taken = self
-            .engine
-            .handle_datagram(step.now.mono, client, record.payload);
+        // What is admitted first is a check: nothing else admits a path.
+        let check = is_first.then(|| BindingRequest::peek(record.payload));
+        let nomination = check.and_then(|check| Some(self.engine.nomination(&check.ok()?)));
+        let payload = nomination.as_deref().unwrap_or(record.payload);
+        let taken = self.engine.handle_datagram(step.now.mono, client, payload);
         self.counts.datagrams_in += 1;
         // A datagram that the engine refuses can still have moved it, so what it has is drained.
         let progress = self.settle(step, Some(path));

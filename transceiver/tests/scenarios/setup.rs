@@ -172,3 +172,45 @@ fn a_client_that_only_checks_is_freed_at_the_setup_deadline_and_told() {
         "the relay is told that the flow is closed"
     );
 }
+
+/// The content type of a DTLS record that carries a handshake (RFC 6347, 4.1).
+const DTLS_HANDSHAKE: u8 = 22;
+
+/// What a client's handshake begins with.
+fn client_hello() -> Vec<u8> {
+    let mut world = World::new();
+    let client = world.call("192.0.2.10:5000");
+    let header = world.header(world.clients[client].session, world.clients[client].addr);
+    for _ in 0..1_000 {
+        world.now += TICK;
+        world.clients[client].handle_timeout(world.now);
+        while let Some((payload, _)) = world.clients[client].outgoing.pop_front() {
+            if payload[0] == DTLS_HANDSHAKE {
+                return payload;
+            }
+            let sent = world.inject(&header, &payload);
+            world.deliver(sent);
+        }
+    }
+    panic!("the client never begins a handshake");
+}
+
+#[test]
+fn a_handshake_does_not_wait_for_the_clients_nomination() {
+    let mut world = World::new();
+    let client = world.call("192.0.2.10:5000");
+    let password = world.clients[client].password;
+    let header = world.header(world.clients[client].session, world.clients[client].addr);
+    let attempt = check(&world, client, &password, false);
+    let sent = world.inject(&header, &attempt);
+    let [answer] = sent.as_slice() else {
+        panic!("one answer to one check: {}", sent.len());
+    };
+    assert_eq!(answer.payload[..2], [1, 1], "a Binding success response");
+    assert_eq!(answer.payload[8..20], *b"abcdefghijkl");
+
+    let sent = world.inject(&header, &client_hello());
+    let mut flight = sent.iter().map(|sent| sent.payload[0]);
+    assert!(flight.any(|first| first == DTLS_HANDSHAKE), "{sent:?}");
+    assert_eq!(world.dropped(), []);
+}
