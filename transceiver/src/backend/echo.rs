@@ -8,7 +8,8 @@
 
 use std::time::Instant;
 
-use super::{Actions, Addressee, Backend, Input};
+use super::session_view::{SESSION_UPDATE, SessionView};
+use super::{Actions, Addressee, Backend, ClientEvent, Input, event_type};
 use crate::engine::AudioOut;
 use crate::session::inbound::{Gap, GapKind, Placed};
 
@@ -26,6 +27,7 @@ pub struct Echo {
     /// How long the last packet was, in samples at 48 kHz: what is lost was probably as long.
     packet_samples: u32,
     starts_spurt: bool,
+    view: SessionView,
 }
 
 impl Default for Echo {
@@ -34,6 +36,7 @@ impl Default for Echo {
             next_sequence: FIRST_SEQUENCE,
             packet_samples: PACKET_SAMPLES,
             starts_spurt: true,
+            view: SessionView::default(),
         }
     }
 }
@@ -44,7 +47,7 @@ impl Backend for Echo {
             Input::Audio(audio) => actions.pass_audio(self.play_back(audio)),
             Input::Gap(gap) => self.leave_out(gap),
             Input::ChannelOpen(channel) => actions.greet(Addressee::Channel(channel)),
-            Input::ClientEvent(event) => actions.say(event.from, event.text.to_owned()),
+            Input::ClientEvent(event) => self.answer(event, actions),
             Input::Key(_)
             | Input::Start
             | Input::MediaReady
@@ -58,6 +61,14 @@ impl Backend for Echo {
 }
 
 impl Echo {
+    /// Returns an event as it came, save one that a stock client waits to see answered.
+    fn answer(&mut self, event: ClientEvent<'_>, actions: &mut Actions) {
+        let updates = event_type(event.text).is_some_and(|kind| kind == SESSION_UPDATE);
+        let updated = updates.then(|| self.view.update(event.text, actions));
+        let text = updated.flatten().unwrap_or_else(|| event.text.to_owned());
+        actions.say(event.from, text);
+    }
+
     fn play_back(&mut self, audio: Placed) -> AudioOut {
         let sequence = self.next_sequence;
         self.next_sequence += 1;

@@ -147,3 +147,31 @@ fn a_flood_of_events_is_bounded_counted_and_does_not_touch_the_audio() {
         assert_eq!(event["type"], n.to_string());
     }
 }
+
+#[test]
+fn an_update_of_the_session_is_answered_with_what_it_has_become() {
+    let (mut world, client) = connected();
+    for update in [
+        r#"{"type":"session.update","session":{"audio":{"output":{"voice":"a"}},"n":1}}"#,
+        r#"{"type":"session.update","session":{"audio":{"output":{"speed":2}}}}"#,
+    ] {
+        say(&mut world, client, update.as_bytes());
+    }
+    let events = world.clients[client].events();
+    let kinds: Vec<_> = events.iter().map(|event| &event["type"]).collect();
+    assert_eq!(
+        kinds,
+        ["session.created", "session.updated", "session.updated"]
+    );
+    let session = &events[2]["session"];
+    assert_eq!(session["id"], "sess_test");
+    assert_eq!(session["n"], 1);
+    let output = serde_json::json!({ "voice": "a", "speed": 2 });
+    assert_eq!(session["audio"]["output"], output);
+
+    // What is no update of a session comes back like any other event.
+    let odd = r#"{"type":"session.update","session":7}"#;
+    say(&mut world, client, odd.as_bytes());
+    let last = world.clients[client].messages.last();
+    assert_eq!(last.map(String::as_str), Some(odd));
+}
