@@ -26,7 +26,7 @@ comma      := ,
 RIVALS     := syrinx,syrinx-mmsg,go,go-raw,coturn,direct$(if $(filter 0,$(shell id -u)),$(comma)dnat)
 
 # What bench/tests/clients/prepare makes ready, and the tests that need it all.
-CLIENTS    := aiortc chromium firefox gstreamer node pion whip
+CLIENTS    := aiortc chromium firefox gstreamer node pion
 EVERY_CLIENT := syrinx-bench/every-client
 
 .DEFAULT_GOAL := help

