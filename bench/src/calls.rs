@@ -11,6 +11,7 @@ pub mod ear;
 pub mod emodel;
 pub mod engine;
 pub mod failure;
+pub mod figures;
 pub mod incident;
 pub mod latency;
 pub mod limits;

@@ -4,26 +4,62 @@
 //! what the machine did between them. Where both files have the Go relay, the ratio to it is
 //! compared instead: that was interleaved within each file, and what slowed one run down cancels.
 
+mod calls;
+
 use std::path::Path;
 
+use anyhow::bail;
+use serde_json::Value;
+
+use crate::calls::report::VERBS;
+use crate::figure::Better;
 use crate::relay::report::{Line, Report};
 use crate::result_file;
 use crate::stats::Spread;
 use crate::table::Table;
 
+const OTHER_MACHINE: &str = "\nThe files come from different machines, kernels or versions: ";
+
 /// Reads both files and renders the table.
 ///
 /// # Errors
-/// When a file cannot be read or is not a result.
+/// When a file cannot be read or is not a result, or they are of different kinds.
 pub fn files(a: &Path, b: &Path) -> anyhow::Result<String> {
-    Ok(reports(
-        &result_file::read_json(a)?,
-        &result_file::read_json(b)?,
-    ))
+    let verbs = [verb(a)?, verb(b)?];
+    if verbs[0] != verbs[1] {
+        bail!(
+            "{} is of `{}` and {} of `{}`: only results of one verb compare",
+            a.display(),
+            verbs[0],
+            b.display(),
+            verbs[1]
+        );
+    }
+    match verbs[0].as_str() {
+        "relay" => Ok(relays(
+            &result_file::read_json(a)?,
+            &result_file::read_json(b)?,
+        )),
+        _ => Ok(calls::compare(
+            &result_file::read_json(a)?,
+            &result_file::read_json(b)?,
+        )),
+    }
 }
 
-/// The table of all lines that both reports have, and what to mind about it.
-pub fn reports(a: &Report, b: &Report) -> String {
+/// Which verb made a file.
+fn verb(path: &Path) -> anyhow::Result<String> {
+    let file: Value = result_file::read_json(path)?;
+    let verb = file.get("verb").and_then(Value::as_str).unwrap_or_default();
+    if verb == "relay" || VERBS.contains(&verb) {
+        Ok(verb.to_owned())
+    } else {
+        bail!("{} is not a result that can be compared", path.display())
+    }
+}
+
+/// The table of all lines that both reports of relays have, and what to mind about it.
+pub fn relays(a: &Report, b: &Report) -> String {
     let mut table = Table::new([
         "situation / target",
         "A ns",
@@ -42,7 +78,7 @@ pub fn reports(a: &Report, b: &Report) -> String {
     }
     let mut text = table.render();
     if a.machine != b.machine {
-        text.push_str("\nThe files come from different machines, kernels or versions: ");
+        text.push_str(OTHER_MACHINE);
         text.push_str("only the columns relative to Go can be compared.\n");
     }
     if a.client_count != b.client_count || a.rate_pps != b.rate_pps {
@@ -83,10 +119,20 @@ fn verdict(a: &Line, b: &Line) -> &'static str {
             _ => return "-",
         },
     };
+    let better = if more_is_better {
+        Better::More
+    } else {
+        Better::Less
+    };
+    apart(before, after, better)
+}
+
+/// Whether the quartiles of two sets of rounds leave each other behind, and to which side.
+fn apart(before: Spread, after: Spread, better: Better) -> &'static str {
     let (rose, fell) = (after.low > before.high, after.high < before.low);
-    match (rose, fell, more_is_better) {
-        (true, _, true) | (_, true, false) => "better",
-        (true, _, false) | (_, true, true) => "worse",
+    match (rose, fell, better) {
+        (true, _, Better::More) | (_, true, Better::Less) => "better",
+        (true, _, Better::Less) | (_, true, Better::More) => "worse",
         _ => "within noise",
     }
 }

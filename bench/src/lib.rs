@@ -11,6 +11,7 @@ pub mod cpu;
 pub mod figure;
 pub mod hearing;
 pub mod impair;
+pub mod live;
 pub mod machine;
 pub mod namespace;
 pub mod page;

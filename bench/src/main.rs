@@ -9,9 +9,12 @@ use std::sync::atomic::AtomicBool;
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 use signal_hook::consts::{SIGINT, SIGTERM};
-use syrinx_bench::{calls, compare, impair, page, relay, result_file};
+use syrinx_bench::{calls, compare, impair, page, relay, result_file, slo};
 
 /// Load generator and yardstick of the Syrinx WebRTC edge.
+///
+/// Ends with status 0 when all went well, 1 when a measurement failed, 2 when the command line was
+/// wrong, and 3 when an objective of --slo was missed.
 #[derive(Parser)]
 #[command(version, about)]
 struct Cli {
@@ -61,6 +64,10 @@ enum Verb {
 fn main() -> ExitCode {
     match dispatch(&Cli::parse().verb) {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.is::<slo::Missed>() => {
+            eprintln!("syrinx-bench: {error:#}");
+            ExitCode::from(slo::EXIT_MISSED)
+        }
         Err(error) => {
             eprintln!("syrinx-bench: {error:#}");
             ExitCode::FAILURE
@@ -151,7 +158,10 @@ fn tell_calls(
     if let Some(path) = &options.summary {
         calls::summary::write(path, report)?;
     }
-    Ok(())
+    if !report.slo.is_empty() {
+        print!("\n{}", slo::render(&report.slo));
+    }
+    Ok(slo::all_met(&report.slo)?)
 }
 
 fn measure_relays(options: &relay::run::Options) -> anyhow::Result<()> {

@@ -4,6 +4,7 @@
 //! Each kind of result has a part that says which tables and charts it is worth; this module knows
 //! only headings, facts, tables and figures.
 
+pub mod calls;
 pub mod relay;
 
 use std::fmt::Write as _;
@@ -65,6 +66,10 @@ fn add(page: &mut Page, path: &Path) -> anyhow::Result<()> {
         "relay" => {
             let report = serde_json::from_value(value).with_context(wrong)?;
             relay::add(page, &name, &report)
+        }
+        verb if crate::calls::report::VERBS.contains(&verb) => {
+            let report = serde_json::from_value(value).with_context(wrong)?;
+            calls::add(page, &name, &report)
         }
         "" => bail!("{} is not a result of this program", path.display()),
         other => bail!("{}: this version knows no verb {other:?}", path.display()),
@@ -177,7 +182,7 @@ impl Page {
 
     /// A table; the first cell of a row names it, the others are numbers. A row of one cell opens a
     /// group.
-    pub fn table<const N: usize>(&mut self, heading: [&str; N], rows: &[Vec<String>]) {
+    pub fn table(&mut self, heading: &[&str], rows: &[Vec<String>]) {
         self.push("<table><thead><tr>");
         for cell in heading {
             self.push(&format!("<th>{}</th>", escaped(cell)));
@@ -187,7 +192,8 @@ impl Page {
             if let [name] = row.as_slice() {
                 let name = escaped(name);
                 self.push(&format!(
-                    "<tr class=\"group\"><th colspan=\"{N}\">{name}</th></tr>"
+                    "<tr class=\"group\"><th colspan=\"{}\">{name}</th></tr>",
+                    heading.len()
                 ));
                 continue;
             }
@@ -304,7 +310,7 @@ mod tests {
         };
         let mut page = Page::new("a & b");
         page.part("calls <i>", &origin(&machine));
-        page.table(["<th>"], &[vec!["<td>".to_owned(), "1 < 2".to_owned()]]);
+        page.table(&["<th>"], &[vec!["<td>".to_owned(), "1 < 2".to_owned()]]);
         let html = page.finish();
         for evil in ["<script>", "<i>", "a<b>", "<td><td>", "a & b", "1 < 2"] {
             assert!(!html.contains(evil), "{evil}");

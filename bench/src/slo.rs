@@ -93,6 +93,16 @@ pub enum SloError {
     },
 }
 
+/// A run came to its end and missed objectives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{missed} of {all} objectives were missed")]
+pub struct Missed {
+    /// How many.
+    pub missed: usize,
+    /// Of how many.
+    pub all: usize,
+}
+
 /// What became of an objective.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
@@ -244,6 +254,20 @@ pub fn list(known: &[Definition]) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
+/// Whether every objective was met.
+///
+/// # Errors
+/// When one was not.
+pub fn all_met(verdicts: &[Verdict]) -> Result<(), Missed> {
+    match verdicts.iter().filter(|verdict| !verdict.met).count() {
+        0 => Ok(()),
+        missed => Err(Missed {
+            missed,
+            all: verdicts.len(),
+        }),
+    }
+}
+
 /// The verdicts as a table.
 #[must_use]
 pub fn render(verdicts: &[Verdict]) -> String {
@@ -338,6 +362,8 @@ mod tests {
             .expect("known");
         assert_eq!((verdicts[0].met, verdicts[0].value), (false, None));
         assert!(render(&verdicts).contains("not measured  MISSED"));
+        let missed = all_met(&verdicts).expect_err("one was missed");
+        assert_eq!((missed.missed, missed.all), (1, 1));
     }
 
     #[test]

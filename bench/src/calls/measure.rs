@@ -1,6 +1,7 @@
 //! What all verbs that make calls have in common: their options, and one round against one target.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +14,7 @@ use nix::unistd::Pid;
 
 use super::client::Kit;
 use super::engine::{self, Drive, Incident};
+use super::figures;
 use super::limits;
 use super::report::{Load, Report, Run};
 use super::schedule::{Arrivals, Planned, Starts};
@@ -21,8 +23,10 @@ use super::sources::Sources;
 use super::stand::{Kind, Need, Servers, Stand};
 use super::voice::Speech;
 use super::watch::Observer;
+use crate::live;
 use crate::machine::Machine;
 use crate::progress::Progress;
+use crate::slo::{self, Objectives};
 
 /// Options of the generator itself, the same for every verb.
 #[derive(Clone, Debug, clap::Args)]
@@ -66,6 +70,23 @@ pub struct Generator {
     /// A summary file to put the main figures into.
     #[arg(long, value_name = "FILE")]
     pub summary: Option<PathBuf>,
+    /// Objectives, as 'setup_p99<300ms,loss<0.1%'; a run that misses one ends with status 3 (--help
+    /// names the figures).
+    #[arg(long, value_name = "OBJECTIVES", long_help = slo_help())]
+    pub slo: Option<Objectives>,
+    /// Shows the run to Prometheus while it goes, as 127.0.0.1:9470.
+    #[arg(long, value_name = "ADDRESS")]
+    pub prometheus: Option<SocketAddr>,
+}
+
+fn slo_help() -> String {
+    format!(
+        "Objectives for the first target, comma separated, as 'setup_p99<300ms,loss<0.1%'. The \
+         worst round is judged; a run that misses one, or could not measure it, ends with status \
+         {}. The figures:\n{}",
+        slo::EXIT_MISSED,
+        slo::list(&figures::definitions())
+    )
 }
 
 impl Generator {
@@ -80,6 +101,7 @@ impl Generator {
             http_timeout: Duration::from_secs_f64(self.set_up_timeout_s),
             diallers: usize::from(self.diallers),
             backend: None,
+            seed: self.seed,
         }
     }
 }
@@ -145,6 +167,12 @@ impl<'a> Measurement<'a> {
         load: Load,
         stop: &'a AtomicBool,
     ) -> anyhow::Result<Self> {
+        if let Some(objectives) = &options.slo {
+            objectives.check(&figures::definitions())?;
+        }
+        if let Some(address) = options.prometheus {
+            live::serve(address)?;
+        }
         Ok(Self {
             options,
             kit: Kit::new(!options.no_channel)?,
@@ -161,8 +189,10 @@ impl<'a> Measurement<'a> {
                 seed: options.seed,
                 load,
                 versions: BTreeMap::new(),
+                network: options.servers.impair.as_ref().map(ToString::to_string),
                 runs: Vec::new(),
                 capacity: BTreeMap::new(),
+                slo: Vec::new(),
             },
         })
     }
@@ -280,6 +310,10 @@ impl<'a> Measurement<'a> {
                 occurrences.first,
                 occurrences.count
             );
+        }
+        let first = self.options.servers.targets.first();
+        if let Some((objectives, target)) = self.options.slo.as_ref().zip(first) {
+            self.report.slo = objectives.judge(&figures::of(&self.report, *target))?;
         }
         Ok(self.report)
     }

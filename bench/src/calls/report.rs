@@ -16,6 +16,7 @@ use super::stand::Kind;
 use super::tally::{Calls, Phase, Tally};
 use super::voice::Speech;
 use crate::machine::Machine;
+use crate::slo::Verdict;
 use crate::stats::Spread;
 
 /// Packets sent so late, in µs, at the 99th percentile make a generator the bottleneck: a quarter
@@ -27,6 +28,11 @@ const PASS_US_MAX: f64 = 5_000.0;
 const START_LAG_US_MAX: f64 = 100_000.0;
 /// A media thread that uses more of its core than this has no room for a burst.
 const BUSY_SHARE_MAX: f64 = 0.9;
+
+/// The verbs that make such reports.
+pub const VERBS: [&str; 7] = [
+    "capacity", "calls", "setup", "storm", "soak", "roam", "recovery",
+];
 
 /// A whole measurement.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -48,11 +54,17 @@ pub struct Report {
     pub load: Load,
     /// What each target says of its version.
     pub versions: BTreeMap<Kind, String>,
+    /// The impaired network between clients and relay, and what its fates were drawn from.
+    #[serde(default)]
+    pub network: Option<String>,
     /// Every round of every target, in the order played.
     pub runs: Vec<Run>,
     /// What a search found, by target; from `capacity` alone.
     #[serde(default)]
     pub capacity: BTreeMap<Kind, Capacity>,
+    /// What became of the objectives that were set.
+    #[serde(default)]
+    pub slo: Vec<Verdict>,
 }
 
 /// The load of one run.

@@ -2,19 +2,25 @@
 //!
 //! Each round of each target gets a fresh one, so that memory is counted from a known start.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
+use tempfile::TempDir;
 
 use super::process::Process;
 use super::signalling::{Expected, Realtime, RealtimeOptions, Signalling};
-use crate::process::binary;
+use crate::impair::conditions::Conditions;
+use crate::impair::shim::{PATHS_MAX, Shim, ShimOptions};
+use crate::peers::{self, Peer};
 use crate::process::edge::{Edge, EdgeOptions, Tuning};
 use crate::process::settings::{self, Setting};
+use crate::process::{binary, free_port};
 
+/// Where clients are told to send.
+const ADVERTISE_SETTING: &str = "media.advertise";
 /// Sessions that the edge started here takes, unless it is told otherwise: the calls, however many,
 /// and those of the storm that come before the old ones are gone.
 const SESSIONS_SETTING: &str = "media.sessions_per_worker_count_max";
@@ -27,6 +33,10 @@ const SESSIONS_SETTING: &str = "media.sessions_per_worker_count_max";
 pub enum Kind {
     /// The project's relay and transceiver: a pair started for this, or the one at `--url`.
     Syrinx,
+    /// An echo server on Pion.
+    Pion,
+    /// Janus' EchoTest.
+    Janus,
 }
 
 impl Kind {
@@ -34,6 +44,8 @@ impl Kind {
     pub fn name(self) -> &'static str {
         match self {
             Self::Syrinx => "syrinx",
+            Self::Pion => "pion",
+            Self::Janus => "janus",
         }
     }
 }
@@ -42,7 +54,13 @@ impl Kind {
 #[derive(Clone, Debug, clap::Args)]
 pub struct Servers {
     /// Which kinds of server, comma separated; each meets the load once a round.
-    #[arg(long = "target", value_enum, value_delimiter = ',', default_values_t = [Kind::Syrinx])]
+    #[arg(
+        long,
+        alias = "target",
+        value_enum,
+        value_delimiter = ',',
+        default_values_t = [Kind::Syrinx]
+    )]
     pub targets: Vec<Kind>,
     /// Where a running server takes offers, as http://HOST:PORT/v1/realtime/calls [default: a relay
     /// and a transceiver are started on this machine]
@@ -66,6 +84,16 @@ pub struct Servers {
     /// A configuration key of the transceiver started here; repeatable.
     #[arg(long = "transceiver-set", value_name = "KEY=VALUE", value_parser = settings::parse)]
     pub transceiver_settings: Vec<Setting>,
+    /// An impaired network between clients and the relay started here, as `lte` or
+    /// `wifi,loss=2%`; fates are drawn from --seed (see `impair --help`).
+    #[arg(long, value_name = "SPECIFICATION", conflicts_with = "url")]
+    pub impair: Option<Conditions>,
+    /// The echo server on Pion [default: bench/peers/pion-echo under the build folder]
+    #[arg(long, value_name = "PROGRAM")]
+    pub pion: Option<PathBuf>,
+    /// Janus' program.
+    #[arg(long, value_name = "PROGRAM", default_value = "janus")]
+    pub janus: PathBuf,
 }
 
 /// What a stand is made for.
@@ -81,6 +109,8 @@ pub struct Need {
     pub diallers: usize,
     /// Who answers the calls, if not an echo: the address of a `media.v1` backend.
     pub backend: Option<String>,
+    /// What the fates of an impaired network are drawn from.
+    pub seed: u64,
 }
 
 /// A server, ready for calls.
@@ -93,6 +123,12 @@ pub struct Stand {
     pub version: String,
     /// The pair, if one was started here; gone with the stand.
     pub edge: Option<Edge>,
+    /// The impaired network before it.
+    pub shim: Option<Shim>,
+    /// The peer, if it is one; before its folder, which it outlives otherwise.
+    pub peer: Option<Peer>,
+    /// The peer's files.
+    pub folder: Option<TempDir>,
 }
 
 impl Servers {
@@ -104,7 +140,55 @@ impl Servers {
         match (kind, &self.url) {
             (Kind::Syrinx, Some(url)) => self.running(url, need),
             (Kind::Syrinx, None) => self.started(need),
+            (Kind::Pion | Kind::Janus, _) => self.peer(kind, need),
         }
+    }
+
+    fn peer(&self, kind: Kind, need: &Need) -> anyhow::Result<Stand> {
+        if self.impair.is_some() {
+            bail!("--impair is for syrinx: a peer tells its callers its own address");
+        }
+        let (core, folder) = (self.core(), tempfile::tempdir().context("a folder")?);
+        let (peer, signalling, version): (Peer, Box<dyn Signalling>, String) = match kind {
+            Kind::Janus => {
+                let peer = peers::janus::start(&self.janus, core, folder.path())?;
+                let signals = peers::janus::Signals::new(&peer.url, need)?;
+                (peer, Box::new(signals), peers::janus::version(&self.janus)?)
+            }
+            _ => {
+                let program = self.pion()?;
+                let peer = peers::pion::start(&program, core, folder.path())?;
+                let signals = peers::pion::Signals::new(&peer.url, need)?;
+                (peer, Box::new(signals), peers::pion::version(&program)?)
+            }
+        };
+        Ok(Stand {
+            signalling,
+            processes: vec![Process::new(kind.name(), peer.process.pid())?],
+            version,
+            edge: None,
+            shim: None,
+            peer: Some(peer),
+            folder: Some(folder),
+        })
+    }
+
+    /// The program that was named, or the one that `make bench-peers` left beside the build.
+    fn pion(&self) -> anyhow::Result<PathBuf> {
+        if let Some(program) = &self.pion {
+            return Ok(program.clone());
+        }
+        let own = std::env::current_exe().context("cannot tell where this program lies")?;
+        let build = own
+            .ancestors()
+            .nth(2)
+            .context("this program lies at the root")?;
+        Ok(build.join("bench/peers/pion-echo"))
+    }
+
+    fn core(&self) -> usize {
+        let last = std::thread::available_parallelism().map_or(0, |cores| cores.get() - 1);
+        self.server_core.unwrap_or(last)
     }
 
     fn running(&self, url: &str, need: &Need) -> anyhow::Result<Stand> {
@@ -126,28 +210,53 @@ impl Servers {
             processes: processes.collect::<anyhow::Result<_>>()?,
             version: url.to_owned(),
             edge: None,
+            shim: None,
+            peer: None,
+            folder: None,
         })
     }
 
     fn started(&self, need: &Need) -> anyhow::Result<Stand> {
-        let last = std::thread::available_parallelism().map_or(0, |cores| cores.get() - 1);
-        let core = self.server_core.unwrap_or(last);
+        let core = self.core();
         let cores: Setting = ("workers.cores".to_owned(), format!("[{core}]"));
         // Calls that have just ended may be there a moment longer.
         let sessions = (
             SESSIONS_SETTING.to_owned(),
             (need.calls * 2 + 100).to_string(),
         );
+        let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        // Clients send to where the answer points them: to the network before the relay.
+        let before = self.impair.as_ref().map(|conditions| {
+            let listen = SocketAddr::new(address, free_port());
+            (conditions, listen)
+        });
+        let advertise = before.map(|(_, listen)| {
+            let advertised = format!("[\"{listen}\"]");
+            (ADVERTISE_SETTING.to_owned(), advertised)
+        });
+        let own = [cores.clone(), sessions].into_iter().chain(advertise);
         let tuning = Tuning {
             relay: [std::slice::from_ref(&cores), &self.relay_settings[..]].concat(),
-            transceiver: [&[cores, sessions], &self.transceiver_settings[..]].concat(),
+            transceiver: own
+                .chain(self.transceiver_settings.iter().cloned())
+                .collect(),
             backend: need.backend.clone(),
         };
         let options = EdgeOptions {
-            address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            address,
             workers: 1,
         };
         let edge = Edge::start_tuned(options, &tuning)?;
+        let shim = before.map(|(conditions, listen)| {
+            Shim::start(ShimOptions {
+                listen,
+                to: SocketAddr::new(address, edge.ports.public),
+                conditions: conditions.clone(),
+                seed: need.seed,
+                paths_max: PATHS_MAX.max(need.calls as usize * 2),
+            })
+        });
+        let shim = shim.transpose()?;
         let signalling = Realtime::new(&RealtimeOptions {
             url: &edge.page_url("v1/realtime/calls"),
             key: None,
@@ -164,6 +273,9 @@ impl Servers {
             ],
             version: version()?,
             edge: Some(edge),
+            shim,
+            peer: None,
+            folder: None,
         })
     }
 }

@@ -5,10 +5,11 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::capacity::Of;
+use super::figures as named;
 use super::report::{Report, Run};
 use super::stand::Kind;
 use super::tally::Phase;
-use crate::stats::Spread;
+use crate::stats::{Spread, paired_ratio};
 use crate::summary;
 
 /// The process that ends WebRTC: its memory is what a call costs.
@@ -52,7 +53,12 @@ fn sections(report: &Report) -> Vec<(&'static str, Map<String, Value>)> {
             };
             vec![(
                 "calls",
-                figures([("rss_per_call_kb", median(&memory)), ("lost_calls", lost())]),
+                figures([
+                    ("rss_per_call_kb", median(&memory)),
+                    ("cpu_vs_pion", cpu_ratio(report, Kind::Pion)),
+                    ("cpu_vs_janus", cpu_ratio(report, Kind::Janus)),
+                    ("lost_calls", lost()),
+                ]),
             )]
         }
         "setup" => vec![(
@@ -83,6 +89,24 @@ fn sections(report: &Report) -> Vec<(&'static str, Map<String, Value>)> {
         )],
         _ => Vec::new(),
     }
+}
+
+/// Their CPU time a call-second divided by ours, round by round, at equal calls: rounds in which
+/// one side had fewer calls than the other compare nothing.
+fn cpu_ratio(report: &Report, rival: Kind) -> Option<f64> {
+    let (mut theirs, mut ours) = (Vec::new(), Vec::new());
+    for run in named::runs(report, Kind::Syrinx) {
+        let same = |other: &&Run| {
+            other.round == run.round && other.calls.established == run.calls.established
+        };
+        let other = named::runs(report, rival).find(same);
+        let cost = other.and_then(Run::cpu_ms_per_call_second);
+        if let Some((their, our)) = cost.zip(run.cpu_ms_per_call_second()) {
+            theirs.push(their);
+            ours.push(our);
+        }
+    }
+    Some(paired_ratio(&theirs, &ours)?.median)
 }
 
 fn figures<const N: usize>(known: [(&str, Option<f64>); N]) -> Map<String, Value> {

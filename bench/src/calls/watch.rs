@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::engine::{Tick, Watch};
 use super::process::{Process, Reading};
 use super::report::{Point, ProcessCost, ProcessPoint};
+use crate::live;
 use crate::progress::Progress;
 
 /// Most points of a series; a longer run keeps every second of them, then every fourth, and so on.
@@ -146,6 +147,8 @@ impl Watch for Observer<'_> {
             round_trip_p99_us: us(0.99),
             processes: look.readings.iter().map(process_point).collect(),
         };
+        let names: Vec<&str> = self.processes.iter().map(|one| one.name.as_str()).collect();
+        live::show(&self.label, &names, &point);
         let p99 = point
             .round_trip_p99_us
             .map_or("-".to_owned(), |us| format!("{:.1}", us / 1e3));

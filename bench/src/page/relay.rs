@@ -30,7 +30,7 @@ pub fn add(page: &mut Page, file: &str, report: &Report) -> anyhow::Result<()> {
     );
     page.heading("What a datagram costs");
     page.table(
-        [
+        &[
             "situation, target",
             "CPU ns each",
             "spread",

@@ -4,11 +4,15 @@
 //! their packets stay on it all the same. Its own default gives each call a thread. `event_loops`
 //! shares one among them, which its manual recommends for many calls: that is what is measured.
 
+mod signals;
+
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use super::{Peer, PeerError, own_address};
 use crate::process::free_port;
+
+pub use signals::Signals;
 
 /// Ports of calls. Each takes its own; tests and daemons take theirs from below.
 const MEDIA_PORTS: &str = "32768-60999";

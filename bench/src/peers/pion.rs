@@ -5,6 +5,9 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use super::{Peer, PeerError};
+use crate::calls::failure::Failure;
+use crate::calls::signalling::{Expected, Opened, Realtime, RealtimeOptions, Signalling};
+use crate::calls::stand::Need;
 use crate::process::free_port;
 
 /// Starts `program` on `core`, its files in `folder`. It takes calls at [`Peer::url`].
@@ -37,4 +40,47 @@ pub fn start(program: &Path, core: usize, folder: &Path) -> Result<Peer, PeerErr
 /// It is not built.
 pub fn version(program: &Path) -> Result<String, PeerError> {
     super::version(program, "-version")
+}
+
+/// How calls to it are opened: by the Realtime API's exchange, without `session.created`. It is
+/// told of each call's end, since a peer that waits for its own timers would be charged for calls
+/// that are over.
+pub struct Signals(Realtime);
+
+impl Signals {
+    /// For the peer at `url`.
+    ///
+    /// # Errors
+    /// When HTTP cannot be set up.
+    pub fn new(url: &str, need: &Need) -> anyhow::Result<Self> {
+        Ok(Self(Realtime::new(&RealtimeOptions {
+            url,
+            key: None,
+            expected: Expected {
+                session: false,
+                ..need.expected
+            },
+            trusted: None,
+            timeout: need.http_timeout,
+            diallers: need.diallers,
+        })?))
+    }
+}
+
+impl Signalling for Signals {
+    fn open(&self, offer: &str) -> Result<Opened, Failure> {
+        self.0.open(offer)
+    }
+
+    fn hang_up(&self, call: &str) {
+        self.0.hang_up(call);
+    }
+
+    fn needs_hang_up(&self) -> bool {
+        true
+    }
+
+    fn expected(&self) -> Expected {
+        self.0.expected()
+    }
 }
