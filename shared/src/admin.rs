@@ -20,6 +20,7 @@ use crate::metrics::Exposition;
 /// The admin surface serves scrapers and probes: a handful, each for moments.
 const LIMITS: HttpLimits = HttpLimits {
     connections_max: 32,
+    connections_per_client_max: 32,
     header_timeout: Duration::from_secs(10),
 };
 

@@ -4,18 +4,18 @@
 //! at most [`HttpLimits::connections_max`] connections (more wait in the kernel's backlog), each of
 //! which must deliver a request head within [`HttpLimits::header_timeout`], counted again for each
 //! request, so an idle connection is closed by the same clock; a TLS handshake has that time, too.
-//! A connection that becomes a WebSocket keeps its place among them, and leaves this clock. Bodies
-//! are the routes' business.
+//! A connection that becomes a WebSocket leaves both: whoever upgrades it bounds it. One client has
+//! [`HttpLimits::connections_per_client_max`] connections, and further ones are closed at once.
+//! Bodies are the routes' business.
 //!
 //! Errors speak one shape everywhere, the one clients of the Realtime API parse: [`ApiError`].
 
+mod places;
 pub mod tls;
 
 use std::future::Future;
 use std::io;
-use std::pin::{Pin, pin};
-use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::pin::pin;
 use std::time::Duration;
 
 use axum::Router;
@@ -23,11 +23,12 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use places::{Place, Places};
 use serde::Serialize;
 use tls::Tls;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 /// How long open requests may finish once the server is told to stop.
@@ -46,6 +47,8 @@ const HEAD_BYTES_MAX: usize = 32 * 1024;
 pub struct HttpLimits {
     /// Open connections.
     pub connections_max: usize,
+    /// Open connections of one client: an IPv4 address or an IPv6 /64, other than this machine.
+    pub connections_per_client_max: usize,
     /// Time for a request head to arrive, from the accept or from the previous answer.
     pub header_timeout: Duration,
 }
@@ -59,32 +62,33 @@ pub async fn serve(
     limits: HttpLimits,
     stop: impl Future<Output = ()>,
 ) {
-    let free = Arc::new(Semaphore::new(limits.connections_max));
+    let places = Places::new(limits.connections_max, limits.connections_per_client_max);
     let (stopping, stopped) = watch::channel(false);
     let mut connections = JoinSet::new();
     let mut stop = pin!(stop);
     loop {
         let accepted = tokio::select! {
             () = &mut stop => break,
-            accepted = accept(&listener, &free) => accepted,
+            accepted = accept(&listener, &places) => accepted,
             Some(_) = connections.join_next() => continue,
         };
         match accepted {
-            Ok((stream, permit)) => {
+            // That client has its share.
+            Ok((_, None)) => {}
+            Ok((stream, Some(place))) => {
                 // Answers are small and latency is what the caller waits for.
                 let _ = stream.set_nodelay(true);
-                let stream = Held { stream, permit };
                 let service = TowerToHyperService::new(router.clone());
                 let stopped = stopped.clone();
                 match &tls {
-                    None => connections.spawn(converse(stream, service, limits, stopped)),
+                    None => connections.spawn(converse(stream, service, limits, stopped, place)),
                     Some(tls) => {
                         let accepting = tls.acceptor().accept(stream);
                         connections.spawn(async move {
                             let accepting = tokio::time::timeout(limits.header_timeout, accepting);
                             // Who speaks no TLS, or breaks off, is owed no answer.
                             if let Ok(Ok(stream)) = accepting.await {
-                                converse(stream, service, limits, stopped).await;
+                                converse(stream, service, limits, stopped, place).await;
                             }
                         })
                     }
@@ -103,16 +107,10 @@ pub async fn serve(
 }
 
 /// The next connection, once there is room for one.
-async fn accept(
-    listener: &TcpListener,
-    free: &Arc<Semaphore>,
-) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
-    let permit = Arc::clone(free)
-        .acquire_owned()
-        .await
-        .expect("invariant: the semaphore is never closed");
-    let (stream, _) = listener.accept().await?;
-    Ok((stream, permit))
+async fn accept(listener: &TcpListener, places: &Places) -> io::Result<(TcpStream, Option<Place>)> {
+    let place = places.free().await;
+    let (stream, peer) = listener.accept().await?;
+    Ok((stream, places.take(place, peer.ip())))
 }
 
 /// One connection, until it ends or the server stops.
@@ -121,6 +119,7 @@ async fn converse<S>(
     service: TowerToHyperService<Router>,
     limits: HttpLimits,
     mut stopped: watch::Receiver<bool>,
+    _place: Place,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -136,54 +135,6 @@ async fn converse<S>(
         _ = stopped.wait_for(|stopping| *stopping) => connection.as_mut().graceful_shutdown(),
     }
     let _ = connection.await;
-}
-
-/// A stream with its place among the open connections, which it gives back when it is dropped,
-/// whatever it has become by then.
-struct Held {
-    stream: TcpStream,
-    #[expect(dead_code, reason = "held for its drop")]
-    permit: OwnedSemaphorePermit,
-}
-
-impl AsyncRead for Held {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
-    }
-}
-
-impl AsyncWrite for Held {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
 }
 
 /// What went wrong with a request, in the Realtime API's shape:
@@ -302,6 +253,7 @@ mod tests {
 
     const LIMITS: HttpLimits = HttpLimits {
         connections_max: 2,
+        connections_per_client_max: 2,
         header_timeout: Duration::from_millis(200),
     };
 

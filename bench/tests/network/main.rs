@@ -6,6 +6,7 @@
 //! namespace), which vanish with the test. They need ip, nft, conntrack and unshare. The others
 //! stay on loopback, whose 127.0.0.0/8 holds as many strangers as a flood wants.
 
+mod abuse;
 mod bursts;
 mod caller;
 mod calls;

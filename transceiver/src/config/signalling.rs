@@ -41,6 +41,10 @@ pub struct SignallingConfig {
     pub allowed_origins: Vec<String>,
     /// Open HTTP connections; more wait in the kernel's backlog. Default 1,024.
     pub connections_count_max: usize,
+    /// Open HTTP connections of one client, which is an IPv4 address or an IPv6 /64; more are
+    /// closed at once. Default 256: an office behind one address, and no more than a quarter of all
+    /// for one stranger. This machine has no such limit; a proxy elsewhere needs it raised.
+    pub connections_per_client_count_max: usize,
     /// Time for a request's head to arrive, in ms; an idle connection is closed by the same clock.
     /// Default 5,000.
     pub header_timeout_ms: u64,
@@ -66,6 +70,7 @@ impl Default for SignallingConfig {
             allow_anonymous: false,
             allowed_origins: Vec::new(),
             connections_count_max: 1_024,
+            connections_per_client_count_max: 256,
             header_timeout_ms: 5_000,
             calls_per_key_count_max: 100_000,
             half_open_calls_per_key_count_max: 1_000,
@@ -190,6 +195,11 @@ impl SignallingConfig {
         within(
             "signalling.connections_count_max",
             self.connections_count_max,
+            1..=65_536,
+        )?;
+        within(
+            "signalling.connections_per_client_count_max",
+            self.connections_per_client_count_max,
             1..=65_536,
         )?;
         within(
@@ -322,6 +332,7 @@ mod tests {
     #[test]
     fn numbers_have_their_ranges() {
         problem_of(|config| config.signalling.connections_count_max = 0);
+        problem_of(|config| config.signalling.connections_per_client_count_max = 0);
         problem_of(|config| config.signalling.header_timeout_ms = 0);
         problem_of(|config| config.signalling.body_timeout_ms = 100_000);
         problem_of(|config| config.signalling.calls_per_key_count_max = 0);

@@ -44,6 +44,7 @@ impl Servers {
         };
         let limits = HttpLimits {
             connections_max: config.signalling.connections_count_max,
+            connections_per_client_max: config.signalling.connections_per_client_count_max,
             header_timeout: config.signalling.header_timeout(),
         };
         let routes = router(Signalling {

@@ -10,7 +10,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use serde_json::Value;
 
 use crate::calls::{offer, open};
-use crate::client::Answer;
+use crate::client::{Answer, parse};
 use crate::process::{Ground, Transceiver};
 
 /// Requests in all: a few seconds of them.
@@ -239,6 +239,62 @@ fn whatever_is_sent_is_answered_as_the_description_says() {
         Ok(())
     });
     outcome.unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn an_answer_that_is_not_described_is_noticed() {
+    let contract = Contract(serde_json::from_str(include_str!("../../openapi.json")).unwrap());
+    let judge = |method, head: &str, body: &str| {
+        let answer = parse(&format!("HTTP/1.1 {head}\r\n\r\n{body}"));
+        contract.judge("/v1/realtime/calls", method, &answer)
+    };
+    let (json, sdp) = (
+        "Content-Type: application/json",
+        "Content-Type: application/sdp",
+    );
+    let error = |code: &str, message: &str| {
+        let error = serde_json::json!({
+            "message": message, "type": "invalid_request_error", "code": code, "param": null,
+        });
+        serde_json::json!({ "error": error }).to_string()
+    };
+    let opened = format!("201 Created\r\nLocation: /x\r\n{sdp}");
+    assert_eq!(judge("post", &opened, "v=0"), Ok(()));
+    let bad = format!("400 Bad\r\n{json}");
+    assert_eq!(judge("post", &bad, &error("invalid_offer", "No.")), Ok(()));
+    let denied = format!("405 No\r\nAllow: POST\r\n{json}");
+    assert_eq!(
+        judge("get", &denied, &error("method_not_allowed", "No.")),
+        Ok(())
+    );
+    for (method, head, body) in [
+        (
+            "post",
+            format!("418 Teapot\r\n{json}"),
+            error("invalid_offer", "No."),
+        ),
+        (
+            "post",
+            format!("500 Broken\r\n{json}"),
+            error("misconfigured", "No."),
+        ),
+        ("post", format!("201 Created\r\n{sdp}"), "v=0".to_owned()),
+        (
+            "post",
+            format!("201 Created\r\nLocation: /x\r\n{json}"),
+            "{}".to_owned(),
+        ),
+        ("post", format!("503 Full\r\n{json}"), error("full", "No.")),
+        ("post", bad.clone(), error("unheard_of", "No.")),
+        ("post", bad, error("invalid_offer", "no sentence")),
+        (
+            "get",
+            format!("405 No\r\nAllow: PUT\r\n{json}"),
+            error("method_not_allowed", "No."),
+        ),
+    ] {
+        assert!(judge(method, &head, &body).is_err(), "{head} {body}");
+    }
 }
 
 #[test]
