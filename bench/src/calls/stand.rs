@@ -37,6 +37,8 @@ pub enum Kind {
     Pion,
     /// Janus' EchoTest.
     Janus,
+    /// The least a server can do: this program's own reflector, for the generator's ceiling.
+    Reflector,
 }
 
 impl Kind {
@@ -46,6 +48,7 @@ impl Kind {
             Self::Syrinx => "syrinx",
             Self::Pion => "pion",
             Self::Janus => "janus",
+            Self::Reflector => "reflector",
         }
     }
 }
@@ -140,7 +143,7 @@ impl Servers {
         match (kind, &self.url) {
             (Kind::Syrinx, Some(url)) => self.running(url, need),
             (Kind::Syrinx, None) => self.started(need),
-            (Kind::Pion | Kind::Janus, _) => self.peer(kind, need),
+            (Kind::Pion | Kind::Janus | Kind::Reflector, _) => self.peer(kind, need),
         }
     }
 
@@ -154,6 +157,22 @@ impl Servers {
                 let peer = peers::janus::start(&self.janus, core, folder.path())?;
                 let signals = peers::janus::Signals::new(&peer.url, need)?;
                 (peer, Box::new(signals), peers::janus::version(&self.janus)?)
+            }
+            Kind::Reflector => {
+                let peer = peers::reflector::start(core, folder.path())?;
+                let signals = Realtime::new(&RealtimeOptions {
+                    url: &peer.url,
+                    key: None,
+                    expected: Expected {
+                        session: false,
+                        ..need.expected
+                    },
+                    trusted: None,
+                    timeout: need.http_timeout,
+                    diallers: need.diallers,
+                })?;
+                let version = env!("CARGO_PKG_VERSION").to_owned();
+                (peer, Box::new(signals), version)
             }
             _ => {
                 let program = self.pion()?;

@@ -94,6 +94,36 @@ fn calls_through_relay_and_transceiver_are_measured_from_the_offer_to_the_last_p
 }
 
 #[test]
+fn the_generators_own_ceiling_is_measured_against_a_reflector() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut arguments = vec!["--targets", "reflector", "--calls", "4", "--rate", "20"];
+    arguments.extend(["--settle-s", "0.5", "--window-s", "1"]);
+    let (report, output) = run("calls", &arguments, folder.path());
+    let run = only(&report);
+    assert_eq!(
+        (run.calls.completed, run.media.lost),
+        (4, 0),
+        "{:?}",
+        run.failures
+    );
+    assert_eq!(run.processes.len(), 1);
+    assert_eq!(run.processes[0].name, "reflector");
+    assert!(
+        run.generator.room_for_calls > Some(4.0),
+        "{:?}",
+        run.generator
+    );
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("room for"), "{text}");
+    // It is not the project's edge, and says nothing in its summary.
+    let calls = &summary(folder.path())["calls"];
+    assert!(
+        calls["rss_per_call_kb"].is_null() && calls["lost_calls"].is_null(),
+        "{calls}"
+    );
+}
+
+#[test]
 fn calls_outlive_a_restart_of_the_relay_and_the_silence_is_known() {
     let folder = tempfile::tempdir().expect("a folder");
     let arguments = [
