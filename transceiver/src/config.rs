@@ -48,6 +48,8 @@ pub struct Config {
     /// The inference services that calls are connected to, chosen by the model a call names. With
     /// none, every call is answered by the built-in echo.
     pub backends: Vec<BackendConfig>,
+    /// The threads that decode and encode for backends that take PCM.
+    pub codec: CodecConfig,
     /// The threads of the data plane.
     pub workers: WorkersConfig,
     /// The cluster's keys.
@@ -97,6 +99,15 @@ pub struct MediaConfig {
     pub liveness_timeout_ms: u64,
 }
 
+/// The `[codec]` section.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct CodecConfig {
+    /// Threads that decode and encode, none of which a backend that takes Opus needs; 0 takes one
+    /// for each core without a worker, and one in any case. Default 0.
+    pub threads_count: u16,
+}
+
 /// The `[shutdown]` section.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
@@ -112,6 +123,7 @@ impl Default for Config {
             signalling: SignallingConfig::default(),
             media: MediaConfig::default(),
             backends: Vec::new(),
+            codec: CodecConfig::default(),
             workers: WorkersConfig::default(),
             keys: KeysConfig::default(),
             shutdown: ShutdownConfig::default(),
@@ -241,6 +253,7 @@ impl Validate for Config {
         self.signalling.validate()?;
         self.media.validate()?;
         backends::validate(&self.backends)?;
+        within("codec.threads_count", self.codec.threads_count, 0..=64)?;
         self.workers.validate()?;
         within(
             "shutdown.drain_ms",

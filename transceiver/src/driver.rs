@@ -5,6 +5,7 @@
 //! the shard they name. The control thread opens calls ([`desk::Desk`]), hands sessions to workers
 //! through their mailboxes, and hears of their ends.
 
+pub mod codec;
 pub mod desk;
 pub mod directory;
 pub mod gate;

@@ -10,6 +10,8 @@ use syrinx_shared::config::Invalid;
 use syrinx_shared::config::workers::within;
 
 use super::url::{BackendUrl, Host};
+use crate::backend::g711::Law;
+use crate::backend::realtime::{AudioFormat, RealtimeOptions};
 
 /// Most entries: each has a set of metrics.
 const BACKENDS_COUNT_MAX: usize = 64;
@@ -43,6 +45,32 @@ pub enum Dialect {
     /// Our own, for the least latency and the whole truth about playout.
     #[serde(rename = "media.v1")]
     MediaV1,
+    /// The OpenAI Realtime protocol, as its client.
+    #[serde(rename = "realtime")]
+    Realtime,
+}
+
+/// [`BackendConfig::audio`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct LinkAudio(pub AudioFormat);
+
+impl TryFrom<String> for LinkAudio {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let pcm16 = |rate_hz| Ok(Self(AudioFormat::Pcm16 { rate_hz }));
+        match text.as_str() {
+            "pcmu" => Ok(Self(AudioFormat::G711(Law::Mu))),
+            "pcma" => Ok(Self(AudioFormat::G711(Law::A))),
+            "pcm16/8000" => pcm16(8_000),
+            "pcm16/12000" => pcm16(12_000),
+            "pcm16/16000" => pcm16(16_000),
+            "pcm16/24000" => pcm16(24_000),
+            "pcm16/48000" => pcm16(48_000),
+            _ => Err("expected pcm16/24000, another rate of pcm16, pcmu or pcma"),
+        }
+    }
 }
 
 /// One `[[backends]]` entry.
@@ -55,13 +83,25 @@ pub struct BackendConfig {
     /// call that no other entry matches. An exact name goes before a beginning, a longer beginning
     /// before a shorter one. Default `*`.
     pub models: Vec<String>,
-    /// What it speaks: `media.v1` (our own protocol), or `echo`, which is built in and has no
-    /// address. No default.
+    /// What it speaks: `realtime` (the OpenAI Realtime protocol), `media.v1` (our own), or `echo`,
+    /// which is built in and has no address. No default.
     pub dialect: Option<Dialect>,
     /// Its addresses: `ws://HOST:PORT/PATH`, `wss://` for TLS, or `unix:/SOCKET:/PATH`. `{model}`
     /// stands for the model, `{call}` for the call's name. A call goes to the one with the fewest
     /// links of those that work. Names are resolved anew every 30 s. Default none.
     pub urls: Vec<BackendUrl>,
+    /// Audio that a `realtime` backend is spoken to in: `pcm16/24000`, another rate of `pcm16`
+    /// (8000, 12000, 16000, 48000), `pcmu` or `pcma`. Default `pcm16/24000`, which every such
+    /// server takes. A `media.v1` backend says itself what it wants.
+    pub audio: LinkAudio,
+    /// Whether the edge finds out when the caller speaks, for a `realtime` backend that does not:
+    /// it tells of speech, commits what was said, and asks for an answer. Default false: most such
+    /// servers do that themselves.
+    pub vad: bool,
+    /// Whether an answer of a `realtime` backend falls silent as soon as the edge hears the caller
+    /// speak, a round trip before the backend says so. Default false: the backend may know better
+    /// what is speech. A `media.v1` backend says itself what it wants.
+    pub flush_on_speech: bool,
     /// Headers of the handshake, each `NAME: VALUE`. Default none.
     pub headers: Vec<String>,
     /// Headers whose values are secrets, each `NAME: FILE`. A FILE without `/` at its beginning is
@@ -103,6 +143,9 @@ impl Default for BackendConfig {
             models: vec!["*".to_owned()],
             dialect: None,
             urls: Vec::new(),
+            audio: LinkAudio(AudioFormat::Pcm16 { rate_hz: 24_000 }),
+            vad: false,
+            flush_on_speech: false,
             headers: Vec::new(),
             header_files: Vec::new(),
             token_file: String::new(),
@@ -190,6 +233,15 @@ impl BackendConfig {
         files
             .map(|(name, file)| (name, "", SecretFile::new(file)))
             .chain(token)
+    }
+
+    /// How a `realtime` backend is spoken to.
+    pub fn realtime_options(&self) -> RealtimeOptions {
+        RealtimeOptions {
+            audio: self.audio.0,
+            takes_turns: self.vad,
+            flushes_on_speech: self.flush_on_speech,
+        }
     }
 
     /// [`BackendConfig::connect_timeout_ms`].
@@ -294,14 +346,14 @@ impl BackendConfig {
                 &format!("{at}.dialect"),
                 "none",
                 "what the backend speaks cannot be guessed",
-                "write media.v1 or echo",
+                "write realtime, media.v1 or echo",
             ));
         };
         let count = self.urls.len();
         let key = format!("{at}.urls");
         let shown = format!("[{count} addresses]");
         match (dialect, count) {
-            (Dialect::Echo, 0) | (Dialect::MediaV1, 1..=URLS_COUNT_MAX) => {}
+            (Dialect::Echo, 0) | (Dialect::MediaV1 | Dialect::Realtime, 1..=URLS_COUNT_MAX) => {}
             (Dialect::Echo, _) => {
                 let problem = "the echo is built in, and connects to nothing";
                 return Err(Invalid::new(&key, shown, problem, "remove the addresses"));

@@ -268,7 +268,7 @@ mod tests {
             ("", UrlError::Scheme),
             ("ws://", UrlError::Host),
             ("ws:///path", UrlError::Host),
-            ("ws://user:secret@h/", UrlError::Host),
+            ("ws://user:secret@h/", UrlError::Port),
             ("ws://[::1/", UrlError::Host),
             ("ws://[::1]x/", UrlError::Host),
             ("ws://h:0/", UrlError::Port),

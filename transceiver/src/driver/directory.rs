@@ -8,6 +8,7 @@ use crate::backend::Backend;
 use crate::backend::echo::Echo;
 use crate::backend::link::LinkTarget;
 use crate::backend::media_v1::MediaV1;
+use crate::backend::realtime::Realtime;
 use crate::config::backends::Dialect;
 use crate::signalling::directory::{Directory, NoBackend};
 
@@ -42,6 +43,10 @@ impl Directory for Pooled {
         Ok(match dialect {
             Dialect::Echo => Box::new(Echo::default()),
             Dialect::MediaV1 => Box::new(MediaV1::new(target)),
+            Dialect::Realtime => {
+                let options = self.pool.backend(backend).realtime_options();
+                Box::new(Realtime::new(target, options))
+            }
         })
     }
 }

@@ -181,6 +181,7 @@ impl AccessMetrics {
 }
 
 fn describe() {
+    super::codec::describe();
     super::link::describe();
     describe_counter!(
         "syrinx_transceiver_offers_total",

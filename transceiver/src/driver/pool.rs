@@ -21,6 +21,7 @@ use futures_rustls::rustls::ClientConfig;
 use futures_rustls::rustls::pki_types::ServerName;
 
 use crate::backend::link::BackendId;
+use crate::backend::realtime::RealtimeOptions;
 use crate::config::backends::{BackendConfig, Dialect, ModelPattern};
 use crate::config::url::{BackendUrl, Host};
 use crate::signalling::directory::NoBackend;
@@ -74,6 +75,7 @@ pub struct LinkOptions {
 pub struct Backend {
     name: String,
     dialect: Dialect,
+    realtime: RealtimeOptions,
     patterns: Vec<ModelPattern>,
     options: LinkOptions,
     headers: Vec<(String, String)>,
@@ -241,6 +243,7 @@ impl Backend {
         Ok(Self {
             name: config.name.clone(),
             dialect: config.dialect.unwrap_or(Dialect::Echo),
+            realtime: config.realtime_options(),
             patterns: config.patterns().collect(),
             options: LinkOptions {
                 connect_timeout: config.connect_timeout(),
@@ -267,6 +270,11 @@ impl Backend {
     /// Its name in metrics and logs.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// How a `realtime` one is spoken to.
+    pub fn realtime_options(&self) -> RealtimeOptions {
+        self.realtime
     }
 
     /// How its links are kept.

@@ -16,6 +16,7 @@ use syrinx_shared::wire::train::{PushError, TrainDestination, Trains};
 use syrinx_shared::worker::Service;
 use tokio::sync::{mpsc, oneshot};
 
+use super::codec::{Desk, Outputs};
 use super::link::Links;
 use super::load::LoadMeter;
 use super::metrics::ShardMetrics;
@@ -42,6 +43,8 @@ pub enum ShardMessage {
     /// Handle an event as if the session's client had sent it; the text is a checked event. Says
     /// whether the session is there.
     Inject(SessionRef, String, oneshot::Sender<bool>),
+    /// Codec work of sessions that is done.
+    Codec(Outputs),
     /// Say how a session is doing; `None` when it is not here.
     Inspect(SessionRef, oneshot::Sender<Option<Summary>>),
 }
@@ -78,6 +81,16 @@ impl Pulse {
     }
 }
 
+/// Where what a shard gives out goes.
+pub struct Ways {
+    /// To backends; `None` when no backend has a link.
+    pub links: Option<Links>,
+    /// To the codec threads.
+    pub codec: Desk,
+    /// To the control thread.
+    pub events: mpsc::Sender<ShardEvent>,
+}
+
 /// The service of one worker.
 pub struct ShardService {
     shard: Shard,
@@ -85,6 +98,7 @@ pub struct ShardService {
     oversize_records: u64,
     /// `None` when no backend has any.
     links: Option<Links>,
+    codec: Desk,
     events: mpsc::Sender<ShardEvent>,
     pulse: Pulse,
     load: LoadMeter,
@@ -96,8 +110,7 @@ impl ShardService {
     pub fn new(
         shard: Shard,
         trains: Trains,
-        links: Option<Links>,
-        events: mpsc::Sender<ShardEvent>,
+        ways: Ways,
         pulse: Pulse,
         load: LoadMeter,
         metrics: ShardMetrics,
@@ -106,8 +119,9 @@ impl ShardService {
             shard,
             trains,
             oversize_records: 0,
-            links,
-            events,
+            links: ways.links,
+            codec: ways.codec,
+            events: ways.events,
             pulse,
             load,
             metrics,
@@ -127,18 +141,9 @@ impl ShardService {
             oversize_records: &mut self.oversize_records,
         };
         run(&mut self.shard, &mut packing);
+        let (links, codec) = (&mut self.links, &mut self.codec);
+        hand_out(now, &mut self.shard, links, codec, &mut packing);
         packing.send();
-        self.hand_out(now);
-    }
-
-    /// Takes out what a step left in the shard for others.
-    fn hand_out(&mut self, now: Now) {
-        while let Some((session, command)) = self.shard.poll_link() {
-            // A session that asks for a link has a backend, and then there are links.
-            if let Some(links) = &mut self.links {
-                links.handle(now.mono, session, command);
-            }
-        }
         self.report();
     }
 
@@ -150,6 +155,31 @@ impl ShardService {
                 return;
             };
             permit.send(event);
+        }
+    }
+}
+
+/// Takes out what a step left in the shard for links and codec, and tells sessions at once of work
+/// that the codec has no room for.
+fn hand_out(
+    now: Now,
+    shard: &mut Shard,
+    links: &mut Option<Links>,
+    codec: &mut Desk,
+    packing: &mut Packing<'_>,
+) {
+    loop {
+        while let Some((session, command)) = shard.poll_link() {
+            // A session that asks for a link has a backend, and then there are links.
+            if let Some(links) = links {
+                links.handle(now.mono, session, command);
+            }
+        }
+        let Some((session, command)) = shard.poll_codec() else {
+            return;
+        };
+        if let Some(refusal) = codec.handle(session, command) {
+            shard.handle_codec(now, session, refusal, packing);
         }
     }
 }
@@ -225,6 +255,11 @@ impl Service for ShardService {
                 // Whoever asked may have given up by then.
                 let _ = reply.send(shard.inject(now, session, &event, packing));
             }
+            ShardMessage::Codec(outputs) => {
+                for (session, output) in outputs {
+                    shard.handle_codec(now, session, output, packing);
+                }
+            }
             ShardMessage::Inspect(session, reply) => {
                 // Whoever asked may have given up by then.
                 let _ = reply.send(shard.inspect(now.mono, session));
@@ -254,8 +289,15 @@ impl Service for ShardService {
         while let Some((session, event)) = links.poll_event() {
             self.shard.handle_link(now, session, event, &mut packing);
         }
+        hand_out(
+            now,
+            &mut self.shard,
+            &mut self.links,
+            &mut self.codec,
+            &mut packing,
+        );
         packing.send();
-        self.hand_out(now);
+        self.report();
     }
 
     fn handle_second(&mut self, now: Now, io: &IoStats) {
@@ -263,6 +305,8 @@ impl Service for ShardService {
         if let Some(links) = &self.links {
             links.publish();
         }
+        self.codec.hand_on();
+        self.codec.publish();
         let busy = self.load.measure(now.mono);
         self.metrics
             .publish(&self.shard, self.oversize_records, busy, io);

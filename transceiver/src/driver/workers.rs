@@ -13,11 +13,12 @@ use syrinx_shared::wire::train::Trains;
 use syrinx_shared::worker::{self, Mailbox, WorkerHandle};
 use tokio::sync::mpsc;
 
+use super::codec::{Codecs, DeskMaker, thread_count};
 use super::link::{self, Links};
 use super::load::{Load, LoadMeter};
 use super::metrics::ShardMetrics;
 use super::pool::Pool;
-use super::service::{Pulse, ShardMessage, ShardService};
+use super::service::{Pulse, ShardMessage, ShardService, Ways};
 use crate::config::Config;
 use crate::shard::{Shard, ShardConfig, ShardEvent};
 
@@ -36,6 +37,7 @@ pub struct Workers {
     handles: Vec<WorkerHandle<ShardMessage>>,
     pulses: Vec<Pulse>,
     loads: Vec<Load>,
+    codecs: Codecs,
 }
 
 /// What workers tell the control thread.
@@ -92,17 +94,27 @@ impl Workers {
             events,
             losses,
         };
+        // Only backends with a link have anything transcoded.
+        let codec_threads = config.codec.threads_count;
+        let codec_threads = thread_count(codec_threads, available.len(), plan.data.len());
         let mut workers = Self {
             handles: Vec::new(),
             pulses: Vec::new(),
             loads: Vec::new(),
+            codecs: Codecs::new(if pool.has_links() { codec_threads } else { 0 }),
         };
         for (index, (core, socket)) in plan.data.iter().zip(sockets).enumerate() {
             let vitals = Vitals {
                 pulse: Pulse::new(Instant::now()),
                 load: Load::default(),
             };
-            let handle = start_worker(config, index, *core, socket, keys, &vitals, lines.clone())
+            let place = Place {
+                index,
+                core: *core,
+                socket,
+                desk: workers.codecs.desk(index),
+            };
+            let handle = start_worker(config, place, keys, &vitals, lines.clone())
                 .with_context(|| format!("worker {index} on core {core}"))?;
             workers.handles.push(handle);
             workers.pulses.push(vitals.pulse);
@@ -111,6 +123,9 @@ impl Workers {
         if let Some(core) = plan.control {
             cores::pin_current_thread(core)?;
         }
+        // Behind the control thread's pinning, which they share.
+        let mailboxes = workers.mailboxes();
+        workers.codecs.start(&mailboxes).context("codec threads")?;
         Ok((
             workers,
             News {
@@ -153,7 +168,9 @@ impl Workers {
     ///
     /// When a worker had failed, and how.
     pub fn stop(self) -> anyhow::Result<()> {
-        Ok(worker::stop_all(self.handles)?)
+        let stopped = worker::stop_all(self.handles);
+        self.codecs.stop();
+        Ok(stopped?)
     }
 }
 
@@ -169,15 +186,27 @@ impl Pulses {
     }
 }
 
-fn start_worker(
-    config: &Config,
+/// What one worker has for itself.
+struct Place {
     index: usize,
     core: CoreId,
     socket: UdpSocket,
+    desk: DeskMaker,
+}
+
+fn start_worker(
+    config: &Config,
+    place: Place,
     keys: &Arc<KeyRing>,
     vitals: &Vitals,
     lines: Lines,
 ) -> anyhow::Result<WorkerHandle<ShardMessage>> {
+    let Place {
+        index,
+        core,
+        socket,
+        desk,
+    } = place;
     let media = &config.media;
     let shard_config = ShardConfig {
         transceiver: media.transceiver_id(),
@@ -212,15 +241,12 @@ fn start_worker(
         let trains = Trains::new(shard_config.index, sender, bundle_bytes, TRAIN_COUNT);
         let metrics = ShardMetrics::register(index);
         let load = LoadMeter::new(vitals.load);
-        ShardService::new(
-            shard,
-            trains,
+        let ways = Ways {
             links,
-            lines.events,
-            vitals.pulse,
-            load,
-            metrics,
-        )
+            codec: desk.make(),
+            events: lines.events,
+        };
+        ShardService::new(shard, trains, ways, vitals.pulse, load, metrics)
     })?;
     Ok(handle)
 }

@@ -3,6 +3,7 @@
 //! Each test starts a process of its own on a loopback address of its own, so ports are the
 //! defaults and never collide.
 
+mod backends;
 mod calls;
 mod cli;
 mod client;

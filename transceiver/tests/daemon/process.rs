@@ -176,6 +176,12 @@ impl Transceiver {
         }
     }
 
+    /// Descriptors the process has open.
+    pub(crate) fn descriptor_count(&self) -> usize {
+        let folder = format!("/proc/{}/fd", self.child.id());
+        std::fs::read_dir(folder).unwrap().count()
+    }
+
     pub(crate) fn signal(&self, name: &str) {
         let id = self.child.id().to_string();
         assert!(
