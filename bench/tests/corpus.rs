@@ -3,6 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
+#[path = "../fuzz/dialects.rs"]
+mod dialects;
 #[path = "../fuzz/targets.rs"]
 mod targets;
 
@@ -51,4 +53,14 @@ fn replays_the_train_corpus() {
 #[test]
 fn replays_the_forwarder_corpus() {
     replay("forwarder", targets::forwarder);
+}
+
+#[test]
+fn replays_the_media_v1_corpus() {
+    replay("media_v1", dialects::media_v1);
+}
+
+#[test]
+fn replays_the_realtime_corpus() {
+    replay("realtime", dialects::realtime);
 }

@@ -236,7 +236,9 @@ impl Voice {
                 let Some(coding) = self.segments.pop_front().filter(|_| is_first) else {
                     return;
                 };
-                self.coding = self.coding.saturating_sub(coding.given - coding.came);
+                self.coding = self
+                    .coding
+                    .saturating_sub(coding.given.saturating_sub(coding.came));
                 self.mark_count -= coding.marks.len();
                 for (_, mark) in coding.marks {
                     actions.mark(mark);

@@ -30,10 +30,14 @@ const fn labelled(
 const PACKETS: &str = "syrinx_transceiver_audio_packets_total";
 const LOST: &str = "syrinx_transceiver_audio_lost_packets_total";
 const REPAIRS: &str = "syrinx_transceiver_audio_repairs_total";
+const UNHEARD: &str = "syrinx_transceiver_backend_unheard_samples_total";
+const REFUSED: &str = "syrinx_transceiver_backend_refused_samples_total";
+const FAULTS: &str = "syrinx_transceiver_backend_faults_total";
+const FLUSHES: &str = "syrinx_transceiver_backend_flushes_total";
 const IN: (&str, &str) = ("direction", "in");
 const OUT: (&str, &str) = ("direction", "out");
 
-const TOTALS: [Total; 12] = [
+const TOTALS: [Total; 16] = [
     labelled(PACKETS, IN, |call| call.reception.packets),
     labelled(PACKETS, OUT, |call| call.counts.audio_out_packets),
     labelled(LOST, IN, |call| call.reception.lost()),
@@ -58,6 +62,10 @@ const TOTALS: [Total; 12] = [
     total("syrinx_transceiver_replies_dropped_total", |call| {
         call.replies_dropped
     }),
+    total(UNHEARD, |call| call.losses.unheard_samples),
+    total(REFUSED, |call| call.losses.refused_samples),
+    total(FAULTS, |call| call.losses.faults),
+    total(FLUSHES, |call| call.losses.flushes),
 ];
 
 /// See the module.
@@ -107,6 +115,16 @@ impl QualityMetrics {
 }
 
 fn describe() {
+    describe_counter!(
+        UNHEARD,
+        "Samples at 48 kHz of callers that came before the backend was there and were not kept"
+    );
+    describe_counter!(
+        REFUSED,
+        "Samples at 48 kHz of backends that were not played because too much waited"
+    );
+    describe_counter!(FAULTS, "Messages of backends that made no sense");
+    describe_counter!(FLUSHES, "Flushes that cut an answer off");
     describe_counter!(PACKETS, "Audio packets of ended calls");
     describe_counter!(LOST, "Audio packets of ended calls that never arrived");
     describe_counter!(

@@ -1,0 +1,7 @@
+//! Fuzzes `dialects::media_v1`: see there for what it promises.
+#![no_main]
+
+#[path = "../dialects.rs"]
+mod dialects;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| dialects::media_v1(data));
