@@ -353,7 +353,8 @@ impl Line {
         let by_clock = comparable
             .then(|| next.packet.timestamp.checked_sub(last.timestamp))
             .flatten()
-            .map(|ticks| last.at + to_line(ticks, next.packet.clock_rate_hz));
+            .map(|ticks| to_line(ticks, next.packet.clock_rate_hz))
+            .map(|samples| last.at.saturating_add(samples));
         let latest = self.end + self.lost_samples(missing) + samples_of(elapsed + CLOCK_SLACK);
         match by_clock {
             // Frames that overlap the line's end follow it.
@@ -380,11 +381,11 @@ impl Line {
 
 /// Ticks of a clock in samples of the line.
 fn to_line(ticks: u64, clock_rate_hz: u32) -> u64 {
-    ticks * u64::from(LINE_HZ) / u64::from(clock_rate_hz.max(1))
+    ticks.saturating_mul(u64::from(LINE_HZ)) / u64::from(clock_rate_hz.max(1))
 }
 
 fn samples_of(span: Duration) -> u64 {
-    // A session lives far less than the 12,000 years that overflow.
+    // A session lives far less than the twelve years that overflow.
     (span.as_micros() as u64) * u64::from(LINE_HZ) / 1_000_000
 }
 

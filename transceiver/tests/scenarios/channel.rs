@@ -175,3 +175,45 @@ fn an_update_of_the_session_is_answered_with_what_it_has_become() {
     let last = world.clients[client].messages.last();
     assert_eq!(last.map(String::as_str), Some(odd));
 }
+
+#[test]
+fn the_label_makes_no_difference() {
+    for label in ["", "chat", "oai-events", "\u{1f600}"] {
+        let mut world = World::new();
+        let session = world.reference();
+        let shape = Shape {
+            label,
+            ..Shape::default()
+        };
+        let client = Client::with(world.now, "192.0.2.10:5000", shape);
+        let client = world.call_with(session, client, Box::new(Echo::default()));
+        world.run_until("the channel opens", |world| {
+            world.clients[client].channel.is_some()
+        });
+        let now = world.now;
+        world.clients[client].say(now, br#"{"type":"first"}"#, false);
+        world.run(Duration::from_millis(100));
+        let events = world.clients[client].events();
+        let types: Vec<_> = events.iter().map(|event| event["type"].clone()).collect();
+        assert_eq!(types, ["session.created", "first"], "{label:?}");
+    }
+}
+
+#[test]
+fn a_client_that_floods_its_channel_still_hears_itself() {
+    let (mut world, client) = connected();
+    for n in 0..100u8 {
+        let now = world.now;
+        let channel = world.clients[client].channel.unwrap();
+        let pad = "z".repeat(15_000);
+        let event = format!("{{\"type\":\"{n}\",\"pad\":\"{pad}\"}}");
+        // As much as its own buffer takes.
+        if let Some(mut channel) = world.clients[client].rtc.channel(channel) {
+            let _ = channel.write(false, event.as_bytes());
+        }
+        world.clients[client].speak(now, &opus(n));
+        world.run(PACKET);
+    }
+    assert_eq!(world.clients[client].heard.len(), 100);
+    assert_eq!(world.shard.session_count(), 1);
+}

@@ -9,6 +9,7 @@ mod ending;
 mod farewells;
 mod fingerprints;
 mod hearing;
+mod hostile_sctp;
 mod malformed;
 mod media_v1;
 mod moving;

@@ -367,6 +367,8 @@ pub(crate) enum Loses {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
     pub(crate) channel: bool,
+    /// The channel's label.
+    pub(crate) label: &'static str,
     /// The SCTP stream of a channel that both sides agree on instead of opening it in band.
     pub(crate) negotiated: Option<u16>,
     pub(crate) audio: Option<MediaDirection>,
@@ -379,6 +381,7 @@ impl Default for Shape {
     fn default() -> Self {
         Self {
             channel: true,
+            label: "oai-events",
             negotiated: None,
             audio: Some(MediaDirection::SendRecv),
             dtls: DtlsVersion::Dtls12,
@@ -449,7 +452,7 @@ impl Client {
         let mid = shape
             .audio
             .map(|way| api.add_media(MediaKind::Audio, way, None, None, None));
-        let label = "oai-events".to_owned();
+        let label = shape.label.to_owned();
         if shape.channel {
             let negotiated = shape.negotiated;
             api.add_channel_with_config(ChannelConfig {
