@@ -30,8 +30,8 @@ CLIENTS    := aiortc chromium firefox gstreamer node pion
 EVERY_CLIENT := syrinx-bench/every-client
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo-agent python test test-clients bench bench-quick bench-peers check ci fmt \
-        format lint docs purity units prerequisites browser install uninstall clean
+.PHONY: help run demo-agent python test test-clients bench bench-quick bench-peers bench-build \
+        peers check ci fmt format lint docs purity units prerequisites browser install uninstall clean
 
 help: ## List these commands
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,23 +55,51 @@ test-clients: prerequisites ## Call with browsers, SDK and libraries as people h
 	$(CARGO) build --workspace --bins
 	$(CARGO) test --workspace --features $(EVERY_CLIENT) --test clients
 
-bench: bench-peers ## Measure the relay against its rivals; results in target/bench
-	$(CARGO) build --release --bin syrinx-relay --bin syrinx-bench
-	target/release/syrinx-bench relay --targets $(RIVALS) --flow-memory 1000000 \
-	    --json target/bench/relay.json \
-	    --plot target/bench/relay.svg --summary target/bench/summary.json
+# Figures go to target/bench/summary.json; what was not measured this time is not in it.
+BENCH      := target/release/syrinx-bench
+RESULTS    := target/bench
+PEERS      := syrinx,pion,janus
+
+bench: peers bench-build ## Measure everything, beside all rivals, in a quarter of an hour; see target/bench
+	rm -f $(RESULTS)/summary.json
+	$(BENCH) relay --targets $(RIVALS) --rounds 5 --window-ms 500 --flow-memory 1000000 \
+	    --json $(RESULTS)/relay.json --plot $(RESULTS)/relay.svg --summary $(RESULTS)/summary.json
+	$(BENCH) calls --targets $(PEERS) --rounds 3 --calls 200 --window-s 8 \
+	    --json $(RESULTS)/calls.json --summary $(RESULTS)/summary.json
+	$(BENCH) setup --targets $(PEERS) --rounds 3 --calls 300 \
+	    --json $(RESULTS)/setup.json --summary $(RESULTS)/summary.json
+	$(BENCH) capacity --of starts --json $(RESULTS)/capacity.json --summary $(RESULTS)/summary.json
+	$(BENCH) recovery --rounds 2 --json $(RESULTS)/recovery.json --summary $(RESULTS)/summary.json
+	$(BENCH) calls --calls 100 --impair lte --json $(RESULTS)/lte.json
+	$(BENCH) report --html $(RESULTS)/report.html \
+	    $(patsubst %,$(RESULTS)/%.json,relay calls setup capacity recovery lte)
 
 # The main figures only, in under a minute after the build; coalescing as long as it may be, since
 # the paced figure allows 100 us of added delay.
-bench-quick: bench-peers
-	$(CARGO) build --release --bin syrinx-relay --bin syrinx-bench
-	target/release/syrinx-bench relay --targets syrinx,go --rounds 3 --window-ms 500 \
+bench-quick: peers bench-build ## The main figures in under a minute after the build: target/bench/summary.json
+	rm -f $(RESULTS)/summary.json
+	$(BENCH) relay --targets syrinx,go --rounds 3 --window-ms 300 \
 	    --scenarios to-transceiver-saturated,to-transceiver-paced,to-clients-saturated,duplex-saturated \
-	    --relay-set workers.coalesce_us=100 \
-	    --flow-memory 200000 --json target/bench/relay-quick.json --summary target/bench/summary.json
+	    --relay-set workers.coalesce_us=100 --flow-memory 200000 \
+	    --json $(RESULTS)/relay-quick.json --summary $(RESULTS)/summary.json
+	$(BENCH) calls --targets $(PEERS) --calls 100 --rate 100 --settle-s 0.5 --window-s 2 \
+	    --json $(RESULTS)/calls-quick.json --summary $(RESULTS)/summary.json
+	$(BENCH) setup --calls 100 --hold-s 0.5 \
+	    --json $(RESULTS)/setup-quick.json --summary $(RESULTS)/summary.json
+	$(BENCH) recovery --calls 50 --rate 100 --settle-s 1.5 --observe-s 5 \
+	    --json $(RESULTS)/recovery-quick.json --summary $(RESULTS)/summary.json
 
-# The rivals: the Go relay is built, coturn and the rest come from Debian.
-bench-peers:
+bench-peers: peers bench-build ## Call Pion and Janus as ours, side by side: target/bench/peers.html
+	$(BENCH) calls --targets $(PEERS) --rounds 3 --json $(RESULTS)/peers-calls.json
+	$(BENCH) setup --targets $(PEERS) --rounds 3 --calls 300 --json $(RESULTS)/peers-setup.json
+	$(BENCH) report --html $(RESULTS)/peers.html --title "Beside Pion and Janus" \
+	    $(RESULTS)/peers-calls.json $(RESULTS)/peers-setup.json
+
+bench-build:
+	$(CARGO) build --release --bin syrinx-relay --bin syrinx-transceiver --bin syrinx-bench
+
+# The Go relay and the echo on Pion are built; coturn, Janus and the rest come from Debian.
+peers:
 	bench/peers/build
 
 check: format lint docs purity units ## Formatting, lints, links of the docs, purity, systemd units
