@@ -203,7 +203,7 @@ impl Call {
 
     /// Does everything that is due.
     pub(super) fn wake(&mut self, terms: &Terms, notes: &mut Notes) -> Woken {
-        let mut woken = Woken::Stayed;
+        let (mut woken, mut looked) = (Woken::Stayed, false);
         let now = Instant::now();
         let now_ns = terms.since_epoch(now);
         self.move_on(now_ns, terms);
@@ -217,8 +217,10 @@ impl Call {
             let due = self.next.filter(|frame| self.intended_ns(frame) <= now_ns);
             let Some(frame) = due else { break };
             self.say(&frame, now, terms, notes);
+            looked = true;
         }
-        if self.stage != Stage::Over {
+        // Who said something has looked at the client's clocks, too.
+        if !looked && self.stage != Stage::Over {
             let outcome = self.client.handle_timeout(now);
             self.follow(outcome, now, terms, notes);
         }
