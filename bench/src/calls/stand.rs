@@ -24,6 +24,9 @@ const ADVERTISE_SETTING: &str = "media.advertise";
 /// Sessions that the edge started here takes, unless it is told otherwise: the calls, however many,
 /// and those of the storm that come before the old ones are gone.
 const SESSIONS_SETTING: &str = "media.sessions_per_worker_count_max";
+/// CPU time above which the edge takes no further calls: none here, because where it ends is what
+/// is measured, and a refusal would hide it.
+const BUSY_SETTING: &str = "media.busy_percent_max";
 
 /// Which kind of server the calls go to.
 #[derive(
@@ -253,7 +256,8 @@ impl Servers {
             let advertised = format!("[\"{listen}\"]");
             (ADVERTISE_SETTING.to_owned(), advertised)
         });
-        let own = [cores.clone(), sessions].into_iter().chain(advertise);
+        let busy = (BUSY_SETTING.to_owned(), "100".to_owned());
+        let own = [cores.clone(), sessions, busy].into_iter().chain(advertise);
         let tuning = Tuning {
             relay: [std::slice::from_ref(&cores), &self.relay_settings[..]].concat(),
             transceiver: own
