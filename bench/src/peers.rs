@@ -18,6 +18,7 @@ use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 use thiserror::Error;
 
+use crate::calls::sources::Sources;
 use crate::process::http_get;
 use crate::process::pinned::Pinned;
 
@@ -32,6 +33,8 @@ pub struct Peer {
     pub process: Pinned,
     /// Where it takes calls.
     pub url: String,
+    /// Where its callers must send from, if not from wherever they like.
+    pub sources: Option<Sources>,
 }
 
 /// Why a peer does not run.

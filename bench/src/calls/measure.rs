@@ -243,7 +243,7 @@ impl<'a> Measurement<'a> {
             signalling: &*stand.signalling,
             kit: &self.kit,
             speech: self.options.speech,
-            sources: self.options.sources,
+            sources: stand.sources().unwrap_or(self.options.sources),
             window: round.window.clone(),
             set_up_timeout: Duration::from_secs_f64(self.options.set_up_timeout_s),
             cores: &cores,

@@ -21,6 +21,14 @@ impl Sources {
         prefix_bits: 10,
     };
 
+    /// One address for all clients, with a port each.
+    pub fn one(address: IpAddr) -> Self {
+        Self {
+            base: address,
+            prefix_bits: if address.is_ipv4() { 32 } else { 128 },
+        }
+    }
+
     /// The address of client `index`. The first of a network is left out, and clients beyond the
     /// last share addresses: they have ports of their own all the same.
     pub fn address(&self, index: u32) -> IpAddr {

@@ -12,6 +12,7 @@ use tempfile::TempDir;
 
 use super::process::Process;
 use super::signalling::{Expected, Realtime, RealtimeOptions, Signalling};
+use super::sources::Sources;
 use crate::impair::conditions::Conditions;
 use crate::impair::shim::{PATHS_MAX, Shim, ShimOptions};
 use crate::peers::{self, Peer};
@@ -135,6 +136,13 @@ pub struct Stand {
     pub peer: Option<Peer>,
     /// The peer's files.
     pub folder: Option<TempDir>,
+}
+
+impl Stand {
+    /// Where clients of this server must send from, whatever was asked for.
+    pub fn sources(&self) -> Option<Sources> {
+        self.peer.as_ref()?.sources
+    }
 }
 
 impl Servers {

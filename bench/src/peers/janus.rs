@@ -1,7 +1,9 @@
 //! Janus' EchoTest, configured for nothing but that: one plugin, one transport, no recording.
 //!
 //! Janus offers no loopback addresses, so its callers reach it on another address of this machine;
-//! their packets stay on it all the same. Its own default gives each call a thread. `event_loops`
+//! their packets stay on it all the same. What Janus sends, libnice sends out by that address'
+//! interface (`IP_UNICAST_IF`), from where nothing reaches loopback, so its callers have that
+//! address themselves, with a port each. Its own default gives each call a thread. `event_loops`
 //! shares one among them, which its manual recommends for many calls: that is what is measured.
 
 mod signals;
@@ -10,6 +12,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use super::{Peer, PeerError, own_address};
+use crate::calls::sources::Sources;
 use crate::process::free_port;
 
 pub use signals::Signals;
@@ -54,6 +57,7 @@ pub fn start(program: &Path, core: usize, folder: &Path) -> Result<Peer, PeerErr
     Ok(Peer {
         process,
         url: format!("http://{http}/janus"),
+        sources: Some(Sources::one(address)),
     })
 }
 

@@ -31,6 +31,7 @@ pub fn start(program: &Path, core: usize, folder: &Path) -> Result<Peer, PeerErr
     Ok(Peer {
         process,
         url: format!("http://{http}/calls"),
+        sources: None,
     })
 }
 

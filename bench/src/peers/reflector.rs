@@ -23,5 +23,6 @@ pub fn start(core: usize, folder: &Path) -> Result<Peer, PeerError> {
     Ok(Peer {
         process,
         url: format!("http://{listen}/calls"),
+        sources: None,
     })
 }
