@@ -20,6 +20,7 @@ STORY = [
     "He cut them and bound them together, and made the first flute of them.",
     "And that is how a voice that nobody could hold came to be heard everywhere.",
 ]
+GREETING = ["Hello.", "Ask me what time it is, to count to ten, or to tell you a story."]
 GOOD_BYE = ["Good bye."]
 HELP = ["I did not understand.", "You can ask me what time it is, to count to ten, or to tell you "
         "a story."]

@@ -28,6 +28,8 @@ class VoiceAgent(media_v1.Call):
         self.reply, self.tasks = None, {}
         self.cut, self.text = skills.Cut(), ""
         await self.send_event("agent.ready", phrases=skills.PHRASES)
+        # Held by the edge until the caller can hear it.
+        self.reply_with(skills.GREETING)
 
     # -- hearing -----------------------------------------------------------------------------
 
@@ -60,7 +62,9 @@ class VoiceAgent(media_v1.Call):
 
     async def answer(self, words):
         await self.interrupt("turn_detected")
-        sentences = skills.answer(words, self.cut)
+        self.reply_with(skills.answer(words, self.cut))
+
+    def reply_with(self, sentences):
         if sentences:
             self.reply = Reply(self.id("resp"), self.id("item"), next(self.segments), sentences)
             self.start("speak", self.speak(self.reply))

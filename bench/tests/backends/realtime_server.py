@@ -2,14 +2,14 @@
 
     realtime_server.py --record events.jsonl --answer answer.wav="Four words were said."
 
-Says `{"listening": PORT}` on standard output, then takes orders on standard input, one JSON
-object a line, each answered by a line; it ends when its input does, so that nothing outlives a
-test. Every event of every session goes to the record as it passes, with the milliseconds since
+Takes orders on standard input, one JSON object a line, each answered by a line, `{"ok": ..}` or
+`{"error": ..}`; it ends when its input does, so that nothing outlives a test. Every event of every session goes to the record as it passes, with the milliseconds since
 the start: `{"ms", "session", "way": "in" | "out" | "open" | "close" | "order", ...}`. Audio is
 recorded as its number of bytes; what the caller was heard to say is written to a WAV file when
 the session ends, if `--heard` names a folder.
 
-Orders, for all sessions that are open:
+The order `listening` is answered by the port. The others are for all sessions that are open, and
+answered by the number of those:
     respond                      an answer that nobody asked for
     speech_started, speech_stopped   as if speech had been heard; `at_ms` where
     send     text                that text as it is: no JSON, an unknown event
@@ -174,14 +174,19 @@ class Server:
     async def obey(self, line):
         try:
             order = json.loads(line)
-            self.record.write(None, "order", order=order)
-            connections = list(self.open)
-            for connection in connections:
-                await connection.obey(order)
-            reply = {"done": order["do"], "sessions": len(connections)}
+            reply = {"ok": await self.carry_out(order)}
         except Exception as error:  # told to whoever gave the order, whatever it is
             reply = {"error": repr(error)}
         print(json.dumps(reply), flush=True)
+
+    async def carry_out(self, order):
+        if order["do"] == "listening":
+            return self.port
+        self.record.write(None, "order", order=order)
+        connections = list(self.open)
+        for connection in connections:
+            await connection.obey(order)
+        return len(connections)
 
     async def run(self):
         settings = {
@@ -194,8 +199,7 @@ class Server:
         else:
             listening = serve(self.serve, self.options.host, self.options.port, **settings)
         async with listening as server:
-            port = None if self.options.unix else server.sockets[0].getsockname()[1]
-            print(json.dumps({"listening": port}), flush=True)
+            self.port = None if self.options.unix else server.sockets[0].getsockname()[1]
             async for line in standard_input():
                 await self.obey(line)
             server.close(close_connections=True)

@@ -31,6 +31,11 @@ DELTA_MS = (100, 130, 395, 350, 25, 500)
 # What a commit has to hold at least; the reference says the same.
 COMMIT_MS_MIN = 100
 
+# Nobody counts tokens here; clients read the fields.
+USAGE = {"total_tokens": 30, "input_tokens": 10, "output_tokens": 20,
+         "input_token_details": {"text_tokens": 0, "audio_tokens": 10, "cached_tokens": 0},
+         "output_token_details": {"text_tokens": 0, "audio_tokens": 20}}
+
 GA_SESSION = {
     "type": "realtime",
     "object": "realtime.session",
@@ -99,6 +104,8 @@ class Session:
         self.config |= {"id": self.id("sess"), "model": model}
         self.turns = itertools.count()
         self.items, self.last_item = {}, None
+        # Which item each stands behind.
+        self.previous = {}
         # Milliseconds of audio that an assistant's item holds.
         self.audio_ms = {}
         self.response = None
@@ -244,6 +251,7 @@ class Session:
         item = {"object": "realtime.item", "type": "message", "status": "completed", **fields}
         previous = previous or self.last_item
         self.items[item["id"]] = item
+        self.previous[item["id"]] = previous
         self.last_item = item["id"]
         await self.say("conversation.item.added", previous_item_id=previous, item=item)
         if item["status"] == "completed":
@@ -336,7 +344,7 @@ class Response:
         output = [] if status == "in_progress" else [self.session.items[self.item_id]]
         return {"object": "realtime.response", "id": self.id, "status": status,
                 "status_details": details, "output": output, "metadata": self.metadata,
-                "conversation_id": "conv_1", "usage": None}
+                "conversation_id": "conv_1", "usage": USAGE if output else None}
 
     async def run(self):
         say = self.session.say
@@ -402,7 +410,8 @@ class Response:
             item["content"] = [{"type": "output_text", "text": self.words}]
             part = {"type": "text", "text": self.words}
         await say("response.content_part.done", **self.place(), content_index=0, part=part)
-        await say("conversation.item.done", previous_item_id=None, item=item)
+        await say("conversation.item.done",
+                  previous_item_id=self.session.previous[self.item_id], item=item)
         await say("response.output_item.done", response_id=self.id, output_index=0, item=item)
         await say("response.done", response=self.summary(status, details))
 

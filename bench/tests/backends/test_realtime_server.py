@@ -72,7 +72,8 @@ async def serving(*arguments, headers=None, connects=True):
             "--answer", f"{folder}/second.wav=The second.", "--speed", "20", *arguments,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE)
         try:
-            port = json.loads(await process.stdout.readline())["listening"]
+            process.stdin.write(b'{"do": "listening"}\n')
+            port = json.loads(await process.stdout.readline())["ok"]
             url = f"ws://127.0.0.1:{port}/v1/realtime?model=mock"
             if not connects:
                 yield url
@@ -193,7 +194,7 @@ class Faults(unittest.IsolatedAsyncioTestCase):
         for kind, code in (("close", 1011), ("abort", None)):
             async with serving() as client:
                 await client.event()
-                self.assertEqual((await client.order(kind))["sessions"], 1)
+                self.assertEqual((await client.order(kind))["ok"], 1)
                 with self.assertRaises(ConnectionClosed) as closed:
                     await client.event()
                 self.assertEqual(closed.exception.rcvd and closed.exception.rcvd.code, code)

@@ -4,7 +4,7 @@
 //
 // When the other end of standard input goes away, so does the browser: a test that dies leaves
 // nothing behind.
-import { writeFile } from "node:fs/promises";
+import { readFile, writeFile } from "node:fs/promises";
 import { createInterface } from "node:readline";
 import { chromium } from "playwright-core";
 
@@ -25,6 +25,8 @@ const FLAGS = [
   "--disable-background-timer-throttling",
   "--disable-renderer-backgrounding",
   "--disable-backgrounding-occluded-windows",
+  // A script of the test may speak without anybody having touched the page.
+  "--autoplay-policy=no-user-gesture-required",
   "--use-fake-ui-for-media-stream",
   "--use-fake-device-for-media-stream",
 ];
@@ -34,16 +36,19 @@ let page = null;
 const complaints = [];
 
 const commands = {
-  // The microphone plays `wav` round and round. `profile` is a fresh folder.
-  async launch({ executable, profile, wav, scheme, width }) {
+  // The microphone plays `wav` round and round, or is that of the script `probe`. `profile` is a
+  // fresh folder.
+  async launch({ executable, profile, wav, probe, scheme, width }) {
+    const microphone = wav ? [`--use-file-for-fake-audio-capture=${wav}`] : [];
     context = await chromium.launchPersistentContext(profile, {
       executablePath: executable,
       headless: true,
       colorScheme: scheme ?? "light",
       viewport: { width: width ?? 1040, height: 900 },
       timeout: STEP_WAIT_MS,
-      args: [...FLAGS, `--use-file-for-fake-audio-capture=${wav}`],
+      args: [...FLAGS, ...microphone],
     });
+    if (probe) await context.addInitScript({ path: probe });
     page = context.pages()[0] ?? await context.newPage();
     page.setDefaultTimeout(STEP_WAIT_MS);
     page.on("console", (message) => {
@@ -89,6 +94,17 @@ const commands = {
     }
   },
 
+  // Puts a script into the page, which its policy would not let in.
+  async inject({ script }) {
+    await page.evaluate(await readFile(script, "utf8"));
+    return null;
+  },
+
+  // Has the probe's microphone say a recording, and waits until that is said.
+  async say({ wav }) {
+    return await page.evaluate((base64) => window.probe.say(base64), await readFile(wav, "base64"));
+  },
+
   async record_start() {
     await page.evaluate(startRecorder, SAMPLE_RATE_HZ);
     return null;
@@ -124,7 +140,8 @@ const commands = {
 // Takes the decoded frames straight off the track, before any resampling or mixing. The queue
 // holds ten seconds, so that a busy page loses nothing.
 function startRecorder(rate) {
-  const [track] = window.syrinx.remoteStream.getAudioTracks();
+  const stream = window.probe?.remoteStream ?? window.syrinx.remoteStream;
+  const [track] = stream.getAudioTracks();
   const frames = new MediaStreamTrackProcessor({ track, maxBufferSize: 1000 }).readable;
   const recorder = { reader: frames.getReader(), chunks: [], samples: 0, error: null };
   const pump = async () => {
