@@ -1,5 +1,5 @@
 //! Spoken sentences as recordings, for a client's microphone. Called by tests only, which need
-//! espeak-ng and sox.
+//! espeak-ng and sox, and flite for its voices.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -63,6 +63,43 @@ pub fn speak(folder: &Path, speaker: Speaker) -> (PathBuf, Recording) {
     });
     let recording = Recording::read_wav(&file).expect("sox writes a WAV file");
     (file, recording)
+}
+
+/// A voice of one of two synthesisers.
+#[derive(Clone, Copy, Debug)]
+pub enum Voice {
+    /// Of espeak-ng: made by rules.
+    Espeak(&'static str),
+    /// Of Flite: made from a person's recordings, and so what a recogniser knows.
+    Flite(&'static str),
+}
+
+/// Speaks these words into a WAV file at this rate, without silence around them.
+///
+/// # Panics
+/// If a program is missing or fails.
+#[must_use]
+pub fn speak_words(file: &Path, voice: Voice, words: &str, rate_hz: u32) -> Recording {
+    let spoken = file.with_extension("spoken.wav");
+    match voice {
+        Voice::Espeak(name) => run("espeak-ng", |command| {
+            let command = command.args(["-v", name, "-s", "165", "-w"]);
+            command.arg(&spoken).arg(words)
+        }),
+        Voice::Flite(name) => run("flite", |command| {
+            command
+                .args(["-voice", name, "-t", words, "-o"])
+                .arg(&spoken)
+        }),
+    }
+    run("sox", |command| {
+        let rate_hz = rate_hz.to_string();
+        command
+            .arg(&spoken)
+            .args(["-r", &rate_hz, "-c", "1", "-b", "16"]);
+        command.arg(file).args(["gain", "-n", "-6"])
+    });
+    Recording::read_wav(file).expect("sox writes a WAV file")
 }
 
 fn run(program: &str, arguments: impl FnOnce(&mut Command) -> &mut Command) {

@@ -25,6 +25,22 @@ impl Chromium {
     /// Starts a browser whose microphone hears `speech` round and round; `folder` is made, and
     /// takes the profile and recordings.
     pub(crate) fn launch(folder: &Path, speech: &Path) -> Self {
+        Self::launch_with(folder, json!({ "wav": speech }))
+    }
+
+    /// Starts a browser whose microphone says what it is told to ([`Chromium::say`]).
+    pub(crate) fn launch_with_probe(folder: &Path) -> Self {
+        Self::launch_with(folder, json!({ "probe": sources().join("probe.js") }))
+    }
+
+    /// The same, for an application's scripts in the place of ours: they need not run under the
+    /// policy of our page.
+    pub(crate) fn launch_without_policy(folder: &Path) -> Self {
+        let probe = sources().join("probe.js");
+        Self::launch_with(folder, json!({ "probe": probe, "policy": false }))
+    }
+
+    fn launch_with(folder: &Path, microphone: Value) -> Self {
         install_driver();
         std::fs::create_dir_all(folder).expect("a folder for the browser");
         let profile = folder.join("profile");
@@ -35,10 +51,11 @@ impl Chromium {
             folder: folder.to_owned(),
         };
         let executable = std::env::var("CHROMIUM").unwrap_or("/usr/bin/chromium".to_owned());
-        browser.command(json!({
-            "do": "launch", "executable": executable, "profile": profile,
-            "wav": speech,
-        }));
+        let mut launch = microphone;
+        launch["do"] = "launch".into();
+        launch["executable"] = executable.into();
+        launch["profile"] = profile.to_string_lossy().into();
+        browser.command(launch);
         browser
     }
 
@@ -70,9 +87,26 @@ impl Chromium {
         self.command(json!({ "do": "wait", "expression": expression, "timeout_ms": timeout_ms }))
     }
 
+    /// Puts a script of ours into the page.
+    pub(crate) fn inject(&mut self, script: &Path) {
+        self.command(json!({ "do": "inject", "script": script }));
+    }
+
+    /// Begins to record what comes back.
+    pub(crate) fn start_recording(&mut self) {
+        self.command(json!({ "do": "record_start" }));
+    }
+
+    /// Ends the recording, into a file of this name.
+    pub(crate) fn stop_recording(&mut self, name: &str) -> PathBuf {
+        let file = self.folder.join(name);
+        self.command(json!({ "do": "record_stop", "file": file }));
+        file
+    }
+
     /// Records what comes back for so long as it takes to have `seconds` of it.
     pub(crate) fn record(&mut self, name: &str, seconds: f64) -> PathBuf {
-        self.command(json!({ "do": "record_start" }));
+        self.start_recording();
         let (mut have, mut since) = (0.0, Instant::now());
         while have < seconds {
             std::thread::sleep(Duration::from_millis(250));
@@ -86,9 +120,7 @@ impl Chromium {
                 panic!("no sound for {STEP_WAIT:?} after {have} s; the page says {page}");
             }
         }
-        let file = self.folder.join(name);
-        self.command(json!({ "do": "record_stop", "file": file }));
-        file
+        self.stop_recording(name)
     }
 
     /// Errors on the page's console so far.
@@ -103,7 +135,8 @@ impl Chromium {
         self.driver.expect_alone();
     }
 
-    fn command(&mut self, command: Value) -> Value {
+    /// Gives the driver one of its commands.
+    pub(crate) fn command(&mut self, command: Value) -> Value {
         self.driver.command(&command)
     }
 }

@@ -37,12 +37,13 @@ const complaints = [];
 
 const commands = {
   // The microphone plays `wav` round and round, or is that of the script `probe`. `profile` is a
-  // fresh folder.
-  async launch({ executable, profile, wav, probe, scheme, width }) {
+  // fresh folder. Without `policy`, scripts put into a page are not held to the page's own.
+  async launch({ executable, profile, wav, probe, policy = true, scheme, width }) {
     const microphone = wav ? [`--use-file-for-fake-audio-capture=${wav}`] : [];
     context = await chromium.launchPersistentContext(profile, {
       executablePath: executable,
       headless: true,
+      bypassCSP: !policy,
       colorScheme: scheme ?? "light",
       viewport: { width: width ?? 1040, height: 900 },
       timeout: STEP_WAIT_MS,
