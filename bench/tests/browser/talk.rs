@@ -68,7 +68,7 @@ pub(crate) fn edge_before(backends: &str) -> Edge {
         address: IpAddr::V4(Ipv4Addr::LOCALHOST),
         workers: 1,
     };
-    Edge::start_before(options, backends).expect("an edge")
+    Edge::start_with(options, backends).expect("an edge")
 }
 
 /// How often `sound` is in `recording` is not the question: whether it is, by its waveform.
