@@ -6,6 +6,11 @@ window.probe = (() => {
   const RATE_HZ = 48_000;
   const context = new AudioContext({ sampleRate: RATE_HZ });
   const microphone = context.createGain();
+  // Without a source that goes on, the microphone would end with the first thing that was said.
+  const silence = context.createConstantSource();
+  silence.offset.value = 0;
+  silence.connect(microphone);
+  silence.start();
   const connections = [];
   const probe = {
     remoteStream: null,

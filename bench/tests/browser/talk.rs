@@ -9,9 +9,12 @@ use syrinx_bench::hearing::{Recording, likeness};
 use syrinx_bench::process::edge::{Edge, EdgeOptions};
 use syrinx_bench::speech::{Voice, speak_words};
 
-use crate::SAME_SPEECH_MIN;
 use crate::chromium::Chromium;
 
+/// What an answer that was heard reaches at least. It is said once, and the browser's jitter buffer
+/// stretches it while it finds its depth, the more so on a busy machine; what was not said scores
+/// about 0.1.
+const HEARD_MIN: f64 = 0.6;
 /// What plays of a packet of the backend links, all of which are cut into frames of this length.
 pub(crate) const FRAME_MS: u64 = 20;
 /// Readings of the packet count that have to agree before the sound counts as stopped.
@@ -75,7 +78,7 @@ pub(crate) fn edge_before(backends: &str) -> Edge {
 pub(crate) fn assert_heard(sound: &Recording, recording: &Path, what: &str) {
     let returned = Recording::read_wav(recording).expect("the browser's recording");
     let found = likeness(sound, &returned);
-    assert!(found.score >= SAME_SPEECH_MIN, "{what}: {found:?}");
+    assert!(found.score >= HEARD_MIN, "{what}: {found:?}");
 }
 
 impl Chromium {
