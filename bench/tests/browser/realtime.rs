@@ -98,7 +98,7 @@ fn a_server_of_the_beta_names_is_heard_whole() {
 }
 
 #[test]
-fn a_call_goes_on_when_its_server_breaks_off_and_ends_when_there_is_none() {
+fn a_call_goes_on_when_its_server_restarts_and_ends_when_there_is_none() {
     let _turn = alone();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let answers = answers(folder.path());
@@ -106,7 +106,7 @@ fn a_call_goes_on_when_its_server_breaks_off_and_ends_when_there_is_none() {
     let edge = edge_before(&server.backend());
     let mut browser = Chromium::launch_with_probe(&edge.folder().join("browser"));
     start_silent_call(&mut browser, &edge.page_url(""));
-    server.order(&json!({ "do": "close", "code": 1011, "reason": "broken off by the test" }));
+    server.order(&json!({ "do": "close", "code": 1012, "reason": "restarted by the test" }));
     server.wait("out", "session.created", 2);
     browser.write("Are you still there?");
     browser.wait_for_events("output_audio_buffer.stopped", 1);

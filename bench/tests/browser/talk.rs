@@ -9,12 +9,15 @@ use syrinx_bench::hearing::{Recording, likeness};
 use syrinx_bench::process::edge::{Edge, EdgeOptions};
 use syrinx_bench::speech::{Voice, speak_words};
 
+use crate::OTHER_SPEECH_MAX;
 use crate::chromium::Chromium;
 
 /// What an answer that was heard reaches at least. It is said once, and the browser's jitter buffer
-/// stretches it while it finds its depth, the more so on a busy machine; what was not said scores
-/// about 0.1.
-const HEARD_MIN: f64 = 0.6;
+/// stretches it while it finds its depth: it scores about 0.8, and 0.55 on a machine with eight times
+/// as much to do as it has cores. What was not said scores about 0.1; that nothing is missing, the
+/// packets show.
+const HEARD_MIN: f64 = 0.4;
+const _: () = assert!(HEARD_MIN > OTHER_SPEECH_MAX);
 /// What plays of a packet of the backend links, all of which are cut into frames of this length.
 pub(crate) const FRAME_MS: u64 = 20;
 /// Readings of the packet count that have to agree before the sound counts as stopped.
@@ -76,7 +79,11 @@ pub(crate) fn edge_before(backends: &str) -> Edge {
 
 /// How often `sound` is in `recording` is not the question: whether it is, by its waveform.
 pub(crate) fn assert_heard(sound: &Recording, recording: &Path, what: &str) {
-    let returned = Recording::read_wav(recording).expect("the browser's recording");
+    let mut returned = Recording::read_wav(recording).expect("the browser's recording");
+    // The browser gives no frames before the first packet, and the test stops with the last.
+    let more = (sound.seconds() * f64::from(returned.rate_hz)) as usize;
+    let length = returned.samples.len() + more;
+    returned.samples.resize(length, 0.0);
     let found = likeness(sound, &returned);
     assert!(found.score >= HEARD_MIN, "{what}: {found:?}");
 }
