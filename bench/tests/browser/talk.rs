@@ -12,10 +12,10 @@ use syrinx_bench::speech::{Voice, speak_words};
 use crate::OTHER_SPEECH_MAX;
 use crate::chromium::Chromium;
 
-/// What an answer that was heard reaches at least. It is said once, and the browser's jitter buffer
-/// stretches it while it finds its depth: it scores about 0.8, and 0.55 on a machine with eight times
-/// as much to do as it has cores. What was not said scores about 0.1; that nothing is missing, the
-/// packets show.
+/// What an answer that was heard reaches at least. It is said once, and the browser's jitter
+/// buffer stretches it while it finds its depth: it scores about 0.8, and 0.55 on a machine with
+/// eight times as much to do as it has cores. What was not said scores about 0.1; that nothing is
+/// missing, the packets show.
 const HEARD_MIN: f64 = 0.4;
 const _: () = assert!(HEARD_MIN > OTHER_SPEECH_MAX);
 /// What plays of a packet of the backend links, all of which are cut into frames of this length.
