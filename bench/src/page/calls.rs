@@ -1,13 +1,14 @@
 //! The part of the page about calls: targets side by side, then how each run went.
 
 use super::{Origin, Page};
+use crate::calls::capacity::Of;
 use crate::calls::figures;
 use crate::calls::latency::Quantiles;
 use crate::calls::report::{Incident, Load, Point, Report, Run};
 use crate::calls::stand::Kind;
 use crate::calls::tally::Phase;
 use crate::chart::{self, Across, Bar, Bars, Labels, Line};
-use crate::figure::{Figure, Unit};
+use crate::figure::{Figure, Unit, digits};
 use crate::stats::Spread;
 
 /// Adds the part.
@@ -38,6 +39,7 @@ pub fn add(page: &mut Page, file: &str, report: &Report) -> anyhow::Result<()> {
     objectives(page, report);
     side_by_side(page, report);
     incidents(page, report);
+    capacities(page, report);
     page.chart(phases(report)?);
     page.chart(costs(report)?);
     page.chart(curve(
@@ -57,6 +59,7 @@ fn heading(verb: &str) -> String {
     match verb {
         "calls" => "Calls that stay: sound and cost".to_owned(),
         "setup" => "Calls that come and go: what a start takes".to_owned(),
+        "capacity" => "Capacity: how much one core carries".to_owned(),
         "recovery" => "Recovery: something is done in the middle of calls".to_owned(),
         "storm" => "Storm: all calls are made again at once".to_owned(),
         "roam" => "Roam: clients change their address".to_owned(),
@@ -206,6 +209,29 @@ fn incidents(page: &mut Page, report: &Report) {
         ],
         &rows,
     );
+}
+
+/// What a search found, by target.
+fn capacities(page: &mut Page, report: &Report) {
+    if report.capacity.is_empty() {
+        return;
+    }
+    page.heading("What one core carries");
+    let known = |value: Option<f64>| value.map_or("–".to_owned(), digits);
+    let rows = report.capacity.iter().map(|(target, found)| {
+        let of = match found.of {
+            Of::Starts => "starts a second",
+            Of::Calls => "calls at once",
+        };
+        vec![
+            format!("{}: {of}", target.name()),
+            known(found.passed),
+            known(found.failed),
+            found.because.clone(),
+        ]
+    });
+    let rows: Vec<Vec<String>> = rows.collect();
+    page.table(&["what", "passed", "failed", "because"], &rows);
 }
 
 fn row(run: &Run, incident: &Incident) -> Vec<String> {
