@@ -5,8 +5,8 @@
 // When the other end of standard input goes away, so does the browser: a test that dies leaves
 // nothing behind.
 import { readFile, writeFile } from "node:fs/promises";
-import { createInterface } from "node:readline";
 import { chromium } from "playwright-core";
+import { serve, wavFile } from "./puppet.mjs";
 
 const SAMPLE_RATE_HZ = 48_000;
 const POLL_MS = 100;
@@ -117,7 +117,7 @@ const commands = {
 
   async record_stop({ file }) {
     const base64 = await page.evaluate(stopRecorder);
-    await writeFile(file, wavFile(Buffer.from(base64, "base64")));
+    await writeFile(file, wavFile(Buffer.from(base64, "base64"), SAMPLE_RATE_HZ));
     return file;
   },
 
@@ -176,32 +176,5 @@ async function stopRecorder() {
   return await read;
 }
 
-/** A RIFF file of one channel of 16-bit samples. */
-function wavFile(samples) {
-  const head = Buffer.alloc(44);
-  head.write("RIFF", 0);
-  head.writeUInt32LE(36 + samples.length, 4);
-  head.write("WAVEfmt ", 8);
-  head.writeUInt32LE(16, 16);
-  head.writeUInt16LE(1, 20);
-  head.writeUInt16LE(1, 22);
-  head.writeUInt32LE(SAMPLE_RATE_HZ, 24);
-  head.writeUInt32LE(SAMPLE_RATE_HZ * 2, 28);
-  head.writeUInt16LE(2, 32);
-  head.writeUInt16LE(16, 34);
-  head.write("data", 36);
-  head.writeUInt32LE(samples.length, 40);
-  return Buffer.concat([head, samples]);
-}
-
-for await (const line of createInterface({ input: process.stdin })) {
-  let reply;
-  try {
-    const { do: name, ...rest } = JSON.parse(line);
-    reply = { ok: await commands[name](rest) };
-  } catch (error) {
-    reply = { error: String(error) };
-  }
-  process.stdout.write(`${JSON.stringify(reply)}\n`);
-}
+await serve(commands);
 await context?.close();

@@ -4,8 +4,8 @@
 //
 // When the other end of standard input goes away, so does the browser.
 import { readFile, writeFile } from "node:fs/promises";
-import { createInterface } from "node:readline";
 import puppeteer from "puppeteer-core";
+import { serve, wavFile } from "../../browser/puppet.mjs";
 
 const STEP_WAIT_MS = 60_000;
 const RATE_HZ = 48_000;
@@ -84,7 +84,7 @@ const commands = {
 
   async record({ call, seconds, file }) {
     const samples = await commands.step({ call, name: "record", given: { seconds } });
-    await writeFile(file, wavFile(Buffer.from(samples, "base64")));
+    await writeFile(file, wavFile(Buffer.from(samples, "base64"), RATE_HZ));
     return file;
   },
 
@@ -103,32 +103,5 @@ const commands = {
   },
 };
 
-/** A RIFF file of one channel of 16-bit samples. */
-function wavFile(samples) {
-  const head = Buffer.alloc(44);
-  head.write("RIFF", 0);
-  head.writeUInt32LE(36 + samples.length, 4);
-  head.write("WAVEfmt ", 8);
-  head.writeUInt32LE(16, 16);
-  head.writeUInt16LE(1, 20);
-  head.writeUInt16LE(1, 22);
-  head.writeUInt32LE(RATE_HZ, 24);
-  head.writeUInt32LE(RATE_HZ * 2, 28);
-  head.writeUInt16LE(2, 32);
-  head.writeUInt16LE(16, 34);
-  head.write("data", 36);
-  head.writeUInt32LE(samples.length, 40);
-  return Buffer.concat([head, samples]);
-}
-
-for await (const line of createInterface({ input: process.stdin })) {
-  let reply;
-  try {
-    const { do: name, ...rest } = JSON.parse(line);
-    reply = { ok: await commands[name](rest) };
-  } catch (error) {
-    reply = { error: String(error) };
-  }
-  process.stdout.write(`${JSON.stringify(reply)}\n`);
-}
+await serve(commands);
 await browser?.close();
