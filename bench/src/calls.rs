@@ -4,6 +4,7 @@
 //! [`engine`] runs thousands of them against one server, and a [`tally`] says what they met.
 
 pub mod barge_in;
+mod burst;
 mod call;
 pub mod capacity;
 pub mod client;
@@ -15,6 +16,7 @@ pub mod figures;
 pub mod incident;
 pub mod latency;
 pub mod limits;
+mod links;
 pub mod load;
 pub mod measure;
 mod media;
@@ -31,3 +33,5 @@ pub mod tally;
 pub mod text;
 pub mod voice;
 pub mod watch;
+
+pub use self::links::echo::run as echo_backend;

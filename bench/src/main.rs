@@ -9,6 +9,7 @@ use std::sync::atomic::AtomicBool;
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 use signal_hook::consts::{SIGINT, SIGTERM};
+use syrinx_bench::process::edge::Dialect;
 use syrinx_bench::{calls, compare, impair, page, relay, result_file, slo};
 
 /// Load generator and yardstick of the Syrinx WebRTC edge.
@@ -47,6 +48,15 @@ enum Verb {
         /// Where to take offers.
         #[arg(long, default_value = "127.0.0.1:8089")]
         listen: SocketAddr,
+    },
+    /// Answer a transceiver's backend links and send each caller's audio back, no more.
+    EchoBackend {
+        /// Where to take links.
+        #[arg(long, default_value = "127.0.0.1:8765")]
+        listen: SocketAddr,
+        /// What to speak.
+        #[arg(long, value_enum, default_value_t = Dialect::MediaV1)]
+        dialect: Dialect,
     },
     /// Stand between clients and a relay as an impaired network.
     Impair(Box<impair::run::Options>),
@@ -119,6 +129,9 @@ fn dispatch(verb: &Verb) -> anyhow::Result<()> {
             println!("{}", reflector.url());
             reflector.wait(&*stop_flag()?);
             Ok(())
+        }
+        Verb::EchoBackend { listen, dialect } => {
+            calls::echo_backend(*listen, *dialect, &*stop_flag()?)
         }
         Verb::Impair(options) => {
             print!(

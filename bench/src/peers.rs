@@ -4,6 +4,7 @@
 //! Each has a core to itself with all its threads, a folder for its files, and is gone when it is
 //! dropped. Their signalling differs, so each brings its own.
 
+pub mod backend;
 pub mod janus;
 pub mod pion;
 pub mod reflector;
@@ -86,6 +87,19 @@ fn start(
     folder: &Path,
     (http, ready, status): (SocketAddr, &str, u16),
 ) -> Result<Pinned, PeerError> {
+    let is_ready = || http_get(http, ready).is_ok_and(|(answered, _)| answered == status);
+    start_until(name, program, arguments, core, folder, is_ready)
+}
+
+/// The same until `is_ready`.
+fn start_until(
+    name: &'static str,
+    program: &Path,
+    arguments: &[String],
+    core: usize,
+    folder: &Path,
+    is_ready: impl Fn() -> bool,
+) -> Result<Pinned, PeerError> {
     let log = folder.join(format!("{name}.log"));
     let process = Pinned::start(program, arguments, core, log);
     let mut process = process.map_err(|source| PeerError::Start {
@@ -93,7 +107,7 @@ fn start(
         source,
     })?;
     let begun = Instant::now();
-    while !http_get(http, ready).is_ok_and(|(answered, _)| answered == status) {
+    while !is_ready() {
         if let Some(status) = process.ended()? {
             let (status, log) = (status.to_string(), process.log_tail());
             return Err(PeerError::Ended { name, status, log });

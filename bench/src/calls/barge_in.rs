@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use self::backend::Backend;
 pub use self::caller::Trigger;
 use self::caller::{Ground, Met};
+use super::burst::Bursts;
 use super::client::Kit;
 use super::failure::{Cause, Failure, Failures};
 use super::latency::{Latencies, Quantiles};
@@ -28,6 +29,7 @@ use super::measure;
 use super::schedule::call_seed;
 use super::stand::{Kind, Need};
 use crate::machine::Machine;
+use crate::process::edge::Dialect;
 use crate::progress::Progress;
 use crate::table::Table;
 
@@ -48,7 +50,10 @@ pub struct Options {
     /// How they interrupt, comma separated; in turn.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Trigger::ALL)]
     pub by: Vec<Trigger>,
-    /// Where the backend listens; a server at --url must have it as its `media.v1` backend.
+    /// What the edge and the backend speak.
+    #[arg(long, value_enum, default_value_t = Dialect::MediaV1)]
+    pub dialect: Dialect,
+    /// Where the backend listens; a server at --url must have it as its backend of that dialect.
     #[arg(long, default_value = "127.0.0.1:0")]
     pub backend_listen: SocketAddr,
     /// The generator.
@@ -71,6 +76,9 @@ pub struct Report {
     pub arguments: Vec<String>,
     /// What the moments of interruption were drawn from.
     pub seed: u64,
+    /// What the edge and the backend spoke.
+    #[serde(default)]
+    pub dialect: Dialect,
     /// What the server says of its version.
     pub version: String,
     /// Median time from the interruption to the last packet of the answer, in ms.
@@ -108,15 +116,17 @@ pub fn run(options: &Options, stop: &AtomicBool) -> anyhow::Result<Report> {
     if generator.servers.targets != [Kind::Syrinx] {
         bail!("barge-in is for syrinx: an echo has no answer to interrupt");
     }
-    let backend = Backend::start(options.backend_listen)?;
+    let backend = Backend::start(options.backend_listen, options.dialect)?;
     let need = Need {
-        backend: Some(backend.url()),
+        backend: Some(backend.at()),
         ..generator.need(u32::from(options.at_once))
     };
     let stand = generator.servers.set_up(Kind::Syrinx, &need)?;
     let ground = Ground {
         kit: &Kit::new(true)?,
         signalling: &*stand.signalling,
+        dialect: options.dialect,
+        bursts: &Bursts::new()?,
         sources: generator.sources,
         stop,
     };
@@ -204,6 +214,7 @@ impl Findings {
                 .map_or(0, |age| age.as_secs()),
             arguments: std::env::args().skip(1).collect(),
             seed: options.generator.seed,
+            dialect: options.dialect,
             version,
             stop_p50_ms: all.p50 / 1e3,
             stop_p99_ms: all.p99 / 1e3,
@@ -250,8 +261,10 @@ pub fn render(report: &Report) -> String {
     };
     text.push_str(&format!(
         "What was heard differs from what the edge reported by {:.1} ms at most; {} answers were \
-         not reported.{early}\n",
-        report.reported_error_ms, report.unreported
+         not reported. The link spoke {}.{early}\n",
+        report.reported_error_ms,
+        report.unreported,
+        report.dialect.name(),
     ));
     text
 }

@@ -8,11 +8,13 @@
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, UdpSocket};
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
-use super::client::{Client, ClientError, Event, Output, Said};
+use super::burst::{Bursts, Onset};
+use super::client::{Client, ClientError, Event, Heard, Output, Said};
 use super::ear::{Arrival, Ear};
 use super::failure::{Cause, Failure};
 use super::latency::Latencies;
@@ -33,6 +35,15 @@ const FLOOR_AFTER: u32 = 100;
 /// Packets that a late thread says at once before it looks at its sockets.
 const SAY_BURST: usize = 8;
 
+/// What clients say.
+#[derive(Clone, Debug)]
+pub enum Sound {
+    /// Stamps, which come back as they are: each packet is known again.
+    Stamped,
+    /// Sound that is decoded on its way: each burst is known by when it begins.
+    Bursts(Bursts),
+}
+
 /// What all calls of a run share. Times are nanoseconds since the epoch.
 #[derive(Clone, Debug)]
 pub(super) struct Terms {
@@ -40,6 +51,7 @@ pub(super) struct Terms {
     /// Which intended sends are measured.
     pub(super) window_ns: Range<u64>,
     pub(super) speech: Speech,
+    pub(super) sound: Sound,
     pub(super) expected: Expected,
     /// Whether goodbye is not enough for the server.
     pub(super) needs_hang_up: bool,
@@ -121,6 +133,9 @@ pub(super) struct Call {
     next: Option<Frame>,
     media_ns: u64,
     ear: Ear,
+    /// The latest burst that was said, and the bursts that come back.
+    burst: Option<Stamp>,
+    onset: Onset,
     floor_ns: u64,
     heard: u32,
     client_wake_ns: u64,
@@ -163,6 +178,8 @@ impl Call {
             next: None,
             media_ns: 0,
             ear: Ear::default(),
+            burst: None,
+            onset: Onset::default(),
             floor_ns: u64::MAX,
             heard: 0,
             client_wake_ns: 0,
@@ -296,13 +313,13 @@ impl Call {
             intended_ns,
         };
         let measured = self.established_ns.is_some() && terms.measures(intended_ns);
-        self.ear.said(&stamp, measured);
+        let payload = self.sound(stamp, measured, terms);
         notes.slice_said += 1;
         let said = Said {
             sequence: frame.sequence,
             timestamp: frame.timestamp,
             marker: frame.marker,
-            payload: stamp.write(),
+            payload,
         };
         self.client.say(now, said);
         self.next = self.voice.as_mut().map(Voice::speak);
@@ -312,6 +329,25 @@ impl Call {
         if measured {
             let lag_ns = terms.now_ns().saturating_sub(intended_ns);
             notes.tally.send_lag.record_ns(lag_ns);
+        }
+    }
+
+    /// What is said in the place of this stamp; notes what of it can be known again.
+    fn sound(&mut self, stamp: Stamp, measured: bool, terms: &Terms) -> Arc<[u8]> {
+        match &terms.sound {
+            Sound::Stamped => {
+                self.ear.said(&stamp, measured);
+                stamp.write()
+            }
+            Sound::Bursts(bursts) => {
+                if let Some(burst) = Bursts::beginning(stamp.sequence) {
+                    let sequence = burst;
+                    let stamp = Stamp { sequence, ..stamp };
+                    self.ear.said(&stamp, measured);
+                    self.burst = Some(stamp);
+                }
+                bursts.packet(stamp.sequence)
+            }
         }
     }
 
@@ -388,18 +424,31 @@ impl Call {
                     self.reach(Phase::Session, now_ns, terms, notes);
                 }
             }
-            Event::Audio(heard) => {
+            Event::Audio(heard) => self.listen(&heard, now_ns, terms, notes),
+            Event::Closed if matches!(self.stage, Stage::Lingering { .. }) => {
+                self.over(self.outcome());
+            }
+            Event::Closed => {
+                self.over(End::Failed(Failure::new(Cause::Closed, "it said goodbye")));
+            }
+        }
+    }
+
+    fn listen(&mut self, heard: &Heard, now_ns: u64, terms: &Terms, notes: &mut Notes) {
+        match terms.sound {
+            Sound::Stamped => {
                 let stamp = Stamp::read(&heard.payload);
                 match stamp.filter(|stamp| stamp.call == self.planned.id) {
                     Some(stamp) => self.hear(&stamp, now_ns, terms, notes),
                     None => notes.tally.foreign += 1,
                 }
             }
-            Event::Closed if matches!(self.stage, Stage::Lingering { .. }) => {
-                self.over(self.outcome());
-            }
-            Event::Closed => {
-                self.over(End::Failed(Failure::new(Cause::Closed, "it said goodbye")));
+            Sound::Bursts(_) => {
+                self.reach(Phase::Audio, now_ns, terms, notes);
+                let begins = self.onset.hear(heard.timestamp);
+                if let Some(stamp) = self.burst.filter(|_| begins) {
+                    self.hear(&stamp, now_ns, terms, notes);
+                }
             }
         }
     }

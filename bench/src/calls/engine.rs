@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use super::call::{Dialled, Terms, client_socket, ns};
+use super::call::{Dialled, Sound, Terms, client_socket, ns};
 use super::client::Kit;
 use super::failure::{Cause, Failure, Failures};
 use super::latency::Latencies;
@@ -54,6 +54,8 @@ pub struct Drive<'a> {
     pub kit: &'a Kit,
     /// The rhythm of their speech.
     pub speech: Speech,
+    /// What they say in it.
+    pub sound: Sound,
     /// Their addresses.
     pub sources: Sources,
     /// Which intended sends are measured, counted from the epoch.
@@ -147,6 +149,7 @@ pub fn run(
             epoch: Instant::now() + LEAD,
             window_ns: ns(drive.window.start)..ns(drive.window.end),
             speech: drive.speech,
+            sound: drive.sound.clone(),
             expected: drive.signalling.expected(),
             needs_hang_up: drive.signalling.needs_hang_up(),
             set_up_timeout: drive.set_up_timeout,

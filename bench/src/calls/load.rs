@@ -89,8 +89,8 @@ pub fn calls(options: &CallsOptions, stop: &AtomicBool) -> anyhow::Result<Report
         let cost = cost.map_or("-".to_owned(), |cost| format!("{cost:.3}"));
         let name = turn.1.name();
         progress.step(&format!(
-            "{name}: {} calls, {cost} ms CPU a call-second, {} packets lost",
-            run.calls.established, run.media.lost
+            "{name}: {} calls, {cost} ms CPU a call-second, {} lost of {} said",
+            run.calls.established, run.media.lost, run.media.said
         ));
         measurement.report.runs.push(run);
         if measurement.is_stopped() {

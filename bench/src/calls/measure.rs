@@ -12,6 +12,8 @@ use clap::value_parser;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
+use super::burst::Bursts;
+use super::call::Sound;
 use super::client::Kit;
 use super::engine::{self, Drive, Incident};
 use super::figures;
@@ -101,6 +103,7 @@ impl Generator {
             http_timeout: Duration::from_secs_f64(self.set_up_timeout_s),
             diallers: usize::from(self.diallers),
             backend: None,
+            backend_core: self.cores.first().copied().unwrap_or(0),
             seed: self.seed,
         }
     }
@@ -169,6 +172,12 @@ impl<'a> Measurement<'a> {
     ) -> anyhow::Result<Self> {
         if let Some(objectives) = &options.slo {
             objectives.check(&figures::definitions())?;
+        }
+        let bursts = options.servers.targets.iter();
+        let bursts = bursts.copied().find(|kind| !kind.keeps_payloads());
+        if let Some(kind) = bursts.filter(|_| options.speech != Speech::Continuous) {
+            let name = kind.name();
+            bail!("{name} decodes what clients say, who say bursts: use --speech continuous");
         }
         if let Some(address) = options.prometheus {
             live::serve(address)?;
@@ -243,6 +252,7 @@ impl<'a> Measurement<'a> {
             signalling: &*stand.signalling,
             kit: &self.kit,
             speech: self.options.speech,
+            sound: sound(kind)?,
             sources: stand.sources().unwrap_or(self.options.sources),
             window: round.window.clone(),
             set_up_timeout: Duration::from_secs_f64(self.options.set_up_timeout_s),
@@ -317,6 +327,15 @@ impl<'a> Measurement<'a> {
         }
         Ok(self.report)
     }
+}
+
+/// What clients of this kind of server say.
+fn sound(kind: Kind) -> anyhow::Result<Sound> {
+    Ok(if kind.keeps_payloads() {
+        Sound::Stamped
+    } else {
+        Sound::Bursts(Bursts::new()?)
+    })
 }
 
 fn pin(cores: &CpuSet) -> nix::Result<()> {

@@ -130,7 +130,8 @@ pub struct SetUp {
     pub step: Option<Quantiles>,
 }
 
-/// What was heard of what was said.
+/// What was heard of what was said. Where payloads do not come back as they were said, a burst of
+/// sound counts in place of a packet, and there is no jitter, gap or score.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Media {
     /// Echo round trips from the intended send, in µs.
@@ -304,7 +305,7 @@ impl Run {
             calls: tally.calls,
             failures: tally.failures.clone(),
             set_up: set_up.collect(),
-            media: Media::of(tally),
+            media: Media::of(tally, target.keeps_payloads()),
             processes: Vec::new(),
             generator: Generator::of(tally, threads, window),
             incident: driven
@@ -334,7 +335,9 @@ impl Run {
 }
 
 impl Media {
-    fn of(tally: &Tally) -> Self {
+    /// Without payloads that come back, counts are of bursts, a second apart: too few to say how
+    /// a call sounded.
+    fn of(tally: &Tally, keeps_payloads: bool) -> Self {
         let Counts {
             said,
             heard,
@@ -347,9 +350,9 @@ impl Media {
         Self {
             round_trip: tally.round_trip.quantiles(),
             above_floor: tally.above_floor.quantiles(),
-            jitter: tally.jitter.quantiles(),
-            longest_gap: tally.longest_gap.quantiles(),
-            mos: Spread::of(tally.mos.iter().copied()),
+            jitter: tally.jitter.quantiles().filter(|_| keeps_payloads),
+            longest_gap: tally.longest_gap.quantiles().filter(|_| keeps_payloads),
+            mos: Spread::of(tally.mos.iter().copied()).filter(|_| keeps_payloads),
             said,
             heard,
             lost: tally.packets.lost(),

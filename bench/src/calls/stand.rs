@@ -16,7 +16,8 @@ use super::sources::Sources;
 use crate::impair::conditions::Conditions;
 use crate::impair::shim::{PATHS_MAX, Shim, ShimOptions};
 use crate::peers::{self, Peer};
-use crate::process::edge::{Edge, EdgeOptions, Tuning};
+use crate::process::edge::{BackendAt, Dialect, Edge, EdgeOptions, Tuning};
+use crate::process::pinned::Pinned;
 use crate::process::settings::{self, Setting};
 use crate::process::{binary, free_port};
 
@@ -37,6 +38,11 @@ const BUSY_SETTING: &str = "media.busy_percent_max";
 pub enum Kind {
     /// The project's relay and transceiver: a pair started for this, or the one at `--url`.
     Syrinx,
+    /// The same pair with an echoing backend of this program behind a `media.v1` link: Opus passes
+    /// through.
+    MediaV1,
+    /// The same with a backend of the Realtime protocol: the transceiver decodes and encodes.
+    Realtime,
     /// An echo server on Pion.
     Pion,
     /// Janus' EchoTest.
@@ -50,10 +56,27 @@ impl Kind {
     pub fn name(self) -> &'static str {
         match self {
             Self::Syrinx => "syrinx",
+            Self::MediaV1 => "media-v1",
+            Self::Realtime => "realtime",
             Self::Pion => "pion",
             Self::Janus => "janus",
             Self::Reflector => "reflector",
         }
+    }
+
+    /// What stands behind the edge, if not its own echo.
+    pub fn dialect(self) -> Option<Dialect> {
+        match self {
+            Self::MediaV1 => Some(Dialect::MediaV1),
+            Self::Realtime => Some(Dialect::Realtime),
+            _ => None,
+        }
+    }
+
+    /// Whether payloads come back as they were sent. Where they do not, clients say bursts of
+    /// sound, and those are counted instead of packets.
+    pub fn keeps_payloads(self) -> bool {
+        self.dialect() != Some(Dialect::Realtime)
     }
 }
 
@@ -114,8 +137,10 @@ pub struct Need {
     pub http_timeout: Duration,
     /// Calls that are opened at once.
     pub diallers: usize,
-    /// Who answers the calls, if not an echo: the address of a `media.v1` backend.
-    pub backend: Option<String>,
+    /// Who answers the calls, if not an echo.
+    pub backend: Option<BackendAt>,
+    /// The core that an echoing backend works on: the generator's, not the server's.
+    pub backend_core: usize,
     /// What the fates of an impaired network are drawn from.
     pub seed: u64,
 }
@@ -132,9 +157,11 @@ pub struct Stand {
     pub edge: Option<Edge>,
     /// The impaired network before it.
     pub shim: Option<Shim>,
+    /// The echoing backend, if there is one; charged to nobody.
+    pub backend: Option<Pinned>,
     /// The peer, if it is one; before its folder, which it outlives otherwise.
     pub peer: Option<Peer>,
-    /// The peer's files.
+    /// The files of the peer, or of the backend.
     pub folder: Option<TempDir>,
 }
 
@@ -155,7 +182,28 @@ impl Servers {
             (Kind::Syrinx, Some(url)) => self.running(url, need),
             (Kind::Syrinx, None) => self.started(need),
             (Kind::Pion | Kind::Janus | Kind::Reflector, _) => self.peer(kind, need),
+            (Kind::MediaV1 | Kind::Realtime, Some(_)) => bail!(
+                "{} starts an edge with a backend of its own: what answers at --url is syrinx",
+                kind.name()
+            ),
+            (Kind::MediaV1, None) => self.linked(Dialect::MediaV1, need),
+            (Kind::Realtime, None) => self.linked(Dialect::Realtime, need),
         }
+    }
+
+    /// An edge whose calls an echoing backend answers.
+    fn linked(&self, dialect: Dialect, need: &Need) -> anyhow::Result<Stand> {
+        let folder = tempfile::tempdir().context("a folder")?;
+        let (backend, at) = peers::backend::start(dialect, need.backend_core, folder.path())?;
+        let need = Need {
+            backend: Some(at),
+            ..need.clone()
+        };
+        Ok(Stand {
+            backend: Some(backend),
+            folder: Some(folder),
+            ..self.started(&need)?
+        })
     }
 
     fn peer(&self, kind: Kind, need: &Need) -> anyhow::Result<Stand> {
@@ -198,6 +246,7 @@ impl Servers {
             version,
             edge: None,
             shim: None,
+            backend: None,
             peer: Some(peer),
             folder: Some(folder),
         })
@@ -241,6 +290,7 @@ impl Servers {
             version: url.to_owned(),
             edge: None,
             shim: None,
+            backend: None,
             peer: None,
             folder: None,
         })
@@ -305,6 +355,7 @@ impl Servers {
             version: version()?,
             edge: Some(edge),
             shim,
+            backend: None,
             peer: None,
             folder: None,
         })

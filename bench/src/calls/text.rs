@@ -117,8 +117,13 @@ fn sound(run: &Run) -> String {
     let mos = media.mos.map_or(String::new(), |mos| {
         format!("; MOS {:.2}, worst {:.2}", mos.median, mos.min)
     });
+    let said = if run.target.keeps_payloads() {
+        "packets"
+    } else {
+        "bursts of sound"
+    };
     format!(
-        "  {} packets said, {} lost ({:.4} %, longest run {}), {} twice, {} overtaken, {} late, \
+        "  {} {said} said, {} lost ({:.4} %, longest run {}), {} twice, {} overtaken, {} late, \
          {} foreign{mos}\n",
         media.said,
         media.lost,

@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
 use super::settings::{self, Setting};
@@ -29,9 +30,42 @@ pub struct Tuning {
     pub relay: Vec<Setting>,
     /// The transceiver's.
     pub transceiver: Vec<Setting>,
-    /// Address of a backend that speaks `media.v1`, as `ws://HOST:PORT/`, for every model; the
-    /// built-in echo where there is none.
-    pub backend: Option<String>,
+    /// The backend of every model; the built-in echo where there is none.
+    pub backend: Option<BackendAt>,
+}
+
+/// How an edge speaks to a backend.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+pub enum Dialect {
+    /// The edge's own protocol, here with Opus passed through.
+    #[default]
+    #[serde(rename = "media.v1")]
+    #[value(name = "media.v1")]
+    MediaV1,
+    /// The Realtime protocol with PCM16 at 24 kHz: the edge decodes and encodes.
+    #[serde(rename = "realtime")]
+    #[value(name = "realtime")]
+    Realtime,
+}
+
+impl Dialect {
+    /// The name in configurations and tables.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::MediaV1 => "media.v1",
+            Self::Realtime => "realtime",
+        }
+    }
+}
+
+/// A backend that an edge is told of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackendAt {
+    /// Where it is, as `ws://HOST:PORT/`.
+    pub url: String,
+    /// What it speaks.
+    pub dialect: Dialect,
 }
 
 /// The ports that an edge listens on.
@@ -129,8 +163,8 @@ impl Edge {
         write(&relay_config, &settings::apply(&relay_toml, &tuning.relay)?)?;
         let transceiver_config = folder.path().join("transceiver.toml");
         let mut transceiver_toml = transceiver_toml(options, ports, &keys);
-        if let Some(url) = &tuning.backend {
-            transceiver_toml.push_str(&backend_toml(url));
+        if let Some(backend) = &tuning.backend {
+            transceiver_toml.push_str(&backend_toml(backend));
         }
         write(
             &transceiver_config,
@@ -281,14 +315,16 @@ listen = "{admin}"
     )
 }
 
-fn backend_toml(url: &str) -> String {
+fn backend_toml(backend: &BackendAt) -> String {
     format!(
         r#"
 [[backends]]
 name = "bench"
 models = ["*"]
-dialect = "media.v1"
-urls = ["{url}"]
-"#
+dialect = "{}"
+urls = ["{}"]
+"#,
+        backend.dialect.name(),
+        backend.url,
     )
 }

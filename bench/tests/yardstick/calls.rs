@@ -124,6 +124,50 @@ fn the_generators_own_ceiling_is_measured_against_a_reflector() {
 }
 
 #[test]
+fn a_link_of_either_dialect_is_measured_beside_the_edges_own_echo() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let targets = "syrinx,media-v1,realtime";
+    let mut arguments = vec!["--targets", targets, "--calls", "4", "--rate", "20"];
+    arguments.extend(["--settle-s", "2", "--window-s", "3"]);
+    let (report, output) = run("calls", &arguments, folder.path());
+    assert!(report.complete, "{report:?}");
+    let names: Vec<&str> = report.runs.iter().map(|run| run.target.name()).collect();
+    assert_eq!(names, ["syrinx", "media-v1", "realtime"]);
+    for run in &report.runs {
+        let (name, media) = (run.target.name(), &run.media);
+        assert_eq!(run.calls.completed, 4, "{name}: {:?}", run.failures);
+        assert_eq!((media.lost, media.foreign), (0, 0), "{name}: {media:?}");
+        let trips = media.round_trip.as_ref().map(|trips| trips.count);
+        assert_eq!(trips, Some(media.heard), "{name}");
+        // The backend is not charged to the edge.
+        assert_eq!(run.processes.len(), 2, "{name}: {:?}", run.processes);
+    }
+    // 50 packets a second of each call, and where they are decoded a burst a second.
+    let said = [1, 2].map(|place| report.runs[place].media.said);
+    assert!((4 * 147..=4 * 153).contains(&said[0]), "{said:?}");
+    assert!((4 * 2..=4 * 4).contains(&said[1]), "{said:?}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("bursts of sound said, 0 lost"), "{text}");
+}
+
+#[test]
+fn a_target_that_cannot_be_met_as_asked_is_refused_with_the_remedy() {
+    let wrong = [
+        (["realtime", "--speech", "conversation"], "continuous"),
+        (["media-v1", "--url", "http://127.0.0.1:9/c"], "syrinx"),
+    ];
+    for (arguments, words) in wrong {
+        let mut bench = command("calls", &["--calls", "1", "--targets"]);
+        let output = bench.args(arguments).output().expect("the bench runs");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            !output.status.success() && text.contains(words),
+            "{arguments:?}: {text}"
+        );
+    }
+}
+
+#[test]
 fn calls_outlive_a_restart_of_the_relay_and_the_silence_is_known() {
     let folder = tempfile::tempdir().expect("a folder");
     let arguments = [
@@ -207,20 +251,23 @@ fn a_storm_makes_every_call_again_and_times_the_second_ones_alone() {
 
 #[test]
 fn an_interrupted_answer_falls_silent_and_the_edge_knows_how_much_of_it_was_heard() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let json = folder.path().join("result.json");
-    let output = command("barge-in", &["--calls", "4", "--at-once", "2"])
-        .arg("--json")
-        .arg(&json)
-        .output()
-        .expect("the bench runs");
-    assert!(output.status.success(), "{output:?}");
-    let report: barge_in::Report = result_file::read_json(&json).expect("a result");
-    assert!(report.complete, "{report:?}");
-    assert_eq!((report.answers, report.unreported), (4, 0), "{report:?}");
-    assert_eq!(report.reported_error_ms, 0.0, "{report:?}");
-    assert_eq!(report.by.len(), 2);
-    assert!(report.stop_p50_ms <= report.stop_p99_ms, "{report:?}");
+    for dialect in ["media.v1", "realtime"] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let json = folder.path().join("result.json");
+        let output = command("barge-in", &["--calls", "4", "--at-once", "2"])
+            .args(["--dialect", dialect, "--json"])
+            .arg(&json)
+            .output()
+            .expect("the bench runs");
+        assert!(output.status.success(), "{output:?}");
+        let report: barge_in::Report = result_file::read_json(&json).expect("a result");
+        assert!(report.complete, "{report:?}");
+        assert_eq!(report.dialect.name(), dialect);
+        assert_eq!((report.answers, report.unreported), (4, 0), "{report:?}");
+        assert_eq!(report.reported_error_ms, 0.0, "{report:?}");
+        assert_eq!(report.by.len(), 2);
+        assert!(report.stop_p50_ms <= report.stop_p99_ms, "{report:?}");
+    }
 }
 
 #[test]

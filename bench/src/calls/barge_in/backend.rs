@@ -1,123 +1,114 @@
 //! A backend that plays a long answer and lets itself be interrupted at once: what is measured is
 //! the edge and the way, not how long a model takes to make up its mind.
 //!
-//! It speaks `media.v1` with Opus both ways. The answer's packets are numbered, so that the caller
-//! knows what he heard of it; the caller's own are stamped, so that his first word is known for
-//! one.
+//! Over `media.v1` it sends Opus packets that are numbered, so that the caller knows what he heard
+//! of it; the caller's own are stamped, so that his first word is known for one. Over `realtime` it
+//! sends PCM and knows a word by its loudness; since that protocol names no call, the caller's
+//! client does, in an event of its own.
 
 use std::collections::HashMap;
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::Context;
 use serde_json::{Value, json};
-use tungstenite::{Message, WebSocket};
+use tungstenite::Message;
 
+use super::super::burst::{LOUD, sound};
+use super::super::links::{Link, Links, media_v1, realtime, say};
 use super::super::voice::{FRAME, Stamp};
+use crate::process::edge::{BackendAt, Dialect};
 
 /// Length of the answer: within the credit that an edge gives at once, and longer than anyone
 /// listens.
 const ANSWER: Duration = Duration::from_secs(20);
-/// The header of a binary message.
-const HEADER_BYTES: usize = 24;
-const AUDIO_IN: u8 = 1;
-const AUDIO_OUT: u8 = 2;
-/// Flags of a message that is a gap: `lost` and `dtx`.
-const GAP: u8 = 0b11;
+/// Length of a delta of it.
+const DELTA: Duration = Duration::from_millis(200);
 /// The segment that the answer is.
 pub(super) const SEGMENT: u16 = 1;
 /// The event by which a client of the Realtime API interrupts.
 pub(super) const CLEAR: &str = "output_audio_buffer.clear";
+/// The event by which a caller's client tells the backend which call it is.
+pub(super) const INTRODUCTION: &str = "syrinx_bench.call";
 
-/// What the edge said it played of each interrupted answer, in samples at 48 kHz, by call.
-type Played = Mutex<HashMap<String, u64>>;
+/// What the edge said it played of each interrupted answer, by call.
+#[derive(Debug, Default)]
+struct Played(Mutex<HashMap<String, Duration>>);
+
+impl Played {
+    fn note(&self, call: &str, played: Duration) {
+        let mut calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        calls.insert(call.to_owned(), played);
+    }
+}
 
 /// A listening backend; it stops listening when dropped.
 #[derive(Debug)]
 pub(super) struct Backend {
-    address: SocketAddr,
+    links: Links,
+    dialect: Dialect,
     played: Arc<Played>,
-    over: Arc<AtomicBool>,
 }
 
 impl Backend {
-    pub(super) fn start(listen: SocketAddr) -> anyhow::Result<Self> {
-        let listener = TcpListener::bind(listen)
-            .with_context(|| format!("the backend cannot listen at {listen}"))?;
-        let address = listener.local_addr()?;
-        let (played, over) = (Arc::<Played>::default(), Arc::<AtomicBool>::default());
-        let (theirs, ended) = (Arc::clone(&played), Arc::clone(&over));
-        std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                if ended.load(Ordering::Relaxed) {
-                    return;
-                }
-                let (Ok(stream), played) = (stream, Arc::clone(&theirs)) else {
-                    continue;
-                };
-                std::thread::spawn(move || {
-                    // A link that breaks leaves its call without a figure, which is counted.
-                    let _ = serve(stream, &played);
-                });
+    pub(super) fn start(listen: SocketAddr, dialect: Dialect) -> anyhow::Result<Self> {
+        let played = Arc::<Played>::default();
+        let theirs = Arc::clone(&played);
+        let links = match dialect {
+            Dialect::MediaV1 => Links::start(listen, move |link| serve_media_v1(link, &theirs))?,
+            Dialect::Realtime => {
+                let answer = deltas();
+                Links::start(listen, move |link| serve_realtime(link, &answer, &theirs))?
             }
-        });
+        };
         Ok(Self {
-            address,
+            links,
+            dialect,
             played,
-            over,
         })
     }
 
-    pub(super) fn url(&self) -> String {
-        format!("ws://{}/", self.address)
+    /// Where the edge finds it.
+    pub(super) fn at(&self) -> BackendAt {
+        BackendAt {
+            url: self.links.url(),
+            dialect: self.dialect,
+        }
     }
 
     /// What the edge said it played of this call's answer.
     pub(super) fn played(&self, call: &str) -> Option<Duration> {
-        let played = self.played.lock().unwrap_or_else(PoisonError::into_inner);
-        let samples = played.get(call)?;
-        Some(Duration::from_nanos(samples * 1_000_000_000 / 48_000))
-    }
-}
-
-impl Drop for Backend {
-    fn drop(&mut self) {
-        self.over.store(true, Ordering::Relaxed);
-        // Wakes the listener, which then sees that it is over.
-        let _ = TcpStream::connect(self.address);
+        let played = self.played.0.lock().unwrap_or_else(PoisonError::into_inner);
+        played.get(call).copied()
     }
 }
 
 /// One call: says hello, plays when the caller can hear, flushes at his first word or his clear.
-fn serve(stream: TcpStream, played: &Played) -> anyhow::Result<()> {
-    stream.set_nodelay(true)?;
-    let mut socket = tungstenite::accept(stream)?;
+fn serve_media_v1(mut link: Link, played: &Played) -> anyhow::Result<()> {
     let mut call = String::new();
     let mut interrupted = false;
     loop {
-        match socket.read()? {
+        match link.read()? {
             Message::Binary(bytes) if is_speech(&bytes) && !interrupted => {
                 interrupted = true;
-                flush(&mut socket)?;
+                flush(&mut link)?;
             }
             Message::Text(text) => {
                 let message: Value = serde_json::from_str(&text)?;
                 match message["type"].as_str().unwrap_or_default() {
                     "hello" => {
                         call = message["call"].as_str().unwrap_or_default().to_owned();
-                        say(&mut socket, &hello())?;
+                        say(&mut link, &media_v1::hello())?;
                     }
-                    "ready" => answer(&mut socket)?,
+                    "ready" => answer(&mut link)?,
                     "event" if message["event"]["type"] == CLEAR && !interrupted => {
                         interrupted = true;
-                        flush(&mut socket)?;
+                        flush(&mut link)?;
                     }
                     "flushed" => {
                         let samples = message["sent_samples"].as_u64().unwrap_or(0);
-                        let mut played = played.lock().unwrap_or_else(PoisonError::into_inner);
-                        played.insert(call.clone(), samples);
+                        let nanos = samples * 1_000_000_000 / 48_000;
+                        played.note(&call, Duration::from_nanos(nanos));
                     }
                     _ => {}
                 }
@@ -128,23 +119,12 @@ fn serve(stream: TcpStream, played: &Played) -> anyhow::Result<()> {
     }
 }
 
-fn hello() -> Value {
-    json!({
-        "type": "hello", "version": 1, "playout_ms": 0,
-        "audio_in": { "format": "opus" }, "audio_out": { "format": "opus" },
-    })
-}
-
-fn say(socket: &mut WebSocket<TcpStream>, message: &Value) -> tungstenite::Result<()> {
-    socket.send(Message::text(message.to_string()))
-}
-
-fn flush(socket: &mut WebSocket<TcpStream>) -> tungstenite::Result<()> {
-    say(socket, &json!({ "type": "flush" }))
+fn flush(link: &mut Link) -> tungstenite::Result<()> {
+    say(link, &json!({ "type": "flush" }))
 }
 
 /// All of the answer at once: the edge paces it.
-fn answer(socket: &mut WebSocket<TcpStream>) -> tungstenite::Result<()> {
+fn answer(link: &mut Link) -> tungstenite::Result<()> {
     let count = (ANSWER.as_millis() / FRAME.as_millis()) as u32;
     for sequence in 0..count {
         let stamp = Stamp {
@@ -152,33 +132,119 @@ fn answer(socket: &mut WebSocket<TcpStream>) -> tungstenite::Result<()> {
             sequence,
             intended_ns: 0,
         };
-        let mut message = vec![0; HEADER_BYTES];
-        message[0] = AUDIO_OUT;
-        message[2..4].copy_from_slice(&SEGMENT.to_le_bytes());
-        message[4..8].copy_from_slice(&sequence.to_le_bytes());
-        message.extend_from_slice(&stamp.write());
-        socket.write(Message::binary(message))?;
+        link.write(media_v1::audio(0, SEGMENT, sequence, &stamp.write()))?;
     }
-    socket.flush()
+    link.flush()
 }
 
 /// Whether a message is a packet that a caller of this program said.
 fn is_speech(bytes: &[u8]) -> bool {
-    bytes.len() > HEADER_BYTES
-        && bytes[0] == AUDIO_IN
-        && bytes[1] & GAP == 0
-        && Stamp::read(&bytes[HEADER_BYTES..]).is_some()
+    media_v1::packet(bytes).is_some_and(|packet| Stamp::read(packet).is_some())
+}
+
+/// One call: plays once it knows which call it is, says `speech_started` at the caller's first
+/// word, and notes where the edge cuts the answer off.
+fn serve_realtime(mut link: Link, answer: &[String], played: &Played) -> anyhow::Result<()> {
+    realtime::greet(&mut link)?;
+    let mut call = String::new();
+    let mut interrupted = false;
+    loop {
+        match link.read()? {
+            Message::Text(text) => {
+                let event: Value = serde_json::from_str(&text)?;
+                match event["type"].as_str().unwrap_or_default() {
+                    INTRODUCTION => {
+                        call = event["call"].as_str().unwrap_or_default().to_owned();
+                        realtime::begin(&mut link)?;
+                        for audio in answer {
+                            link.write(Message::text(realtime::delta(audio).to_string()))?;
+                        }
+                        realtime::end(&mut link)?;
+                    }
+                    "input_audio_buffer.append" if !interrupted => {
+                        let audio = event["audio"].as_str().unwrap_or_default();
+                        interrupted = realtime::peak(audio)? >= LOUD;
+                        if interrupted {
+                            realtime::notice_speech(&mut link)?;
+                        }
+                    }
+                    "conversation.item.truncate" => {
+                        let end_ms = event["audio_end_ms"].as_u64().unwrap_or(0);
+                        played.note(&call, Duration::from_millis(end_ms));
+                    }
+                    _ => {}
+                }
+            }
+            Message::Close(_) => return Ok(()),
+            _ => {}
+        }
+    }
+}
+
+/// The answer's sound, in pieces.
+fn deltas() -> Vec<String> {
+    let samples = realtime::RATE_HZ * DELTA.as_millis() as u32 / 1_000;
+    let count = (ANSWER.as_millis() / DELTA.as_millis()) as u32;
+    let pieces = (0..count).map(|piece| sound(realtime::RATE_HZ, piece * samples, samples));
+    pieces.map(|pcm| realtime::encode(&pcm)).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpStream;
+
+    use super::super::super::links::media_v1::{AUDIO_IN, AUDIO_OUT, HEADER_BYTES};
     use super::*;
+
+    fn dial(dialect: Dialect) -> (Backend, Link) {
+        let backend = Backend::start(([127, 0, 0, 1], 0).into(), dialect).expect("a port");
+        let url = backend.at().url;
+        let address = url.trim_start_matches("ws://").trim_end_matches('/');
+        let stream = TcpStream::connect(address).expect("it listens");
+        let (link, _) = tungstenite::client(&url, stream).expect("a WebSocket");
+        (backend, link)
+    }
+
+    fn event(link: &mut Link) -> Value {
+        let message = link.read().expect("an event");
+        serde_json::from_str(message.to_text().expect("text")).expect("JSON")
+    }
+
+    #[test]
+    fn over_realtime_it_plays_all_at_once_and_stops_for_a_loud_word_only() {
+        let (backend, mut link) = dial(Dialect::Realtime);
+        assert_eq!(event(&mut link)["type"], "session.created");
+        say(&mut link, &json!({ "type": INTRODUCTION, "call": "rtc_2" })).expect("said");
+        let mut deltas = 0;
+        loop {
+            match event(&mut link)["type"].as_str() {
+                Some("response.output_audio.delta") => deltas += 1,
+                Some("response.done") => break,
+                _ => {}
+            }
+        }
+        assert_eq!(DELTA * deltas, ANSWER);
+        for pcm in [[0; 480], [8_000; 480], [8_000; 480]] {
+            let audio = realtime::encode(&pcm);
+            let append = json!({ "type": "input_audio_buffer.append", "audio": audio });
+            say(&mut link, &append).expect("said");
+        }
+        assert_eq!(
+            event(&mut link)["type"],
+            "input_audio_buffer.speech_started"
+        );
+        let truncate = json!({ "type": "conversation.item.truncate", "audio_end_ms": 640 });
+        say(&mut link, &truncate).expect("said");
+        link.close(None).expect("closed");
+        // Nothing is said for the second word, and everything was read before the link is gone.
+        assert!(!link.read().is_ok_and(|message| message.is_text()));
+        while link.read().is_ok() {}
+        assert_eq!(backend.played("rtc_2"), Some(Duration::from_millis(640)));
+    }
 
     /// Plays the edge: reads until the answer has begun, says `interruption`, and takes the flush.
     fn interrupt(interruption: Message) -> (Value, Option<Duration>) {
-        let backend = Backend::start(([127, 0, 0, 1], 0).into()).expect("a port");
-        let stream = TcpStream::connect(backend.address).expect("it listens");
-        let (mut socket, _) = tungstenite::client(backend.url(), stream).expect("a WebSocket");
+        let (backend, mut socket) = dial(Dialect::MediaV1);
         let hello = json!({ "type": "hello", "versions": [1], "call": "rtc_1" });
         say(&mut socket, &hello).expect("said");
         let answer = socket.read().expect("a hello");

@@ -2,20 +2,21 @@
 
 use std::io::ErrorKind;
 use std::net::UdpSocket;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use super::super::burst::Bursts;
 use super::super::call::client_socket;
-use super::super::client::{Client, Event, Kit, Output, Said};
+use super::super::client::{Client, Event, Heard, Kit, Output, Said};
 use super::super::failure::{Cause, Failure};
 use super::super::signalling::Signalling;
 use super::super::sources::Sources;
 use super::super::voice::{FRAME, Speech, Stamp, Voice};
-use super::backend::{CLEAR, SEGMENT};
+use super::backend::{CLEAR, INTRODUCTION, SEGMENT};
+use crate::process::edge::Dialect;
 
 /// How long the answer may take to begin.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -46,6 +47,10 @@ impl Trigger {
 pub(super) struct Ground<'a> {
     pub(super) kit: &'a Kit,
     pub(super) signalling: &'a dyn Signalling,
+    /// What stands behind the edge.
+    pub(super) dialect: Dialect,
+    /// What is said where stamps do not pass.
+    pub(super) bursts: &'a Bursts,
     pub(super) sources: Sources,
     pub(super) stop: &'a AtomicBool,
 }
@@ -83,12 +88,13 @@ pub(super) fn call(
     Ok(Met {
         call: line.call.clone(),
         stop: last.saturating_duration_since(interrupted),
-        heard: FRAME * line.heard,
+        heard: line.heard,
     })
 }
 
 /// A client on its socket, and what it has heard.
-struct Line {
+struct Line<'a> {
+    ground: &'a Ground<'a>,
     id: u32,
     client: Client,
     socket: UdpSocket,
@@ -98,15 +104,15 @@ struct Line {
     /// When the answer began, and its latest packet.
     first: Option<Instant>,
     last: Option<Instant>,
-    heard: u32,
+    heard: Duration,
     /// Numbers of the answer's packets lie below this; one that comes twice counts once.
-    next: u32,
+    next: u64,
     voice: Option<(Instant, Voice)>,
     buffer: Vec<u8>,
 }
 
-impl Line {
-    fn dial(ground: &Ground<'_>, id: u32) -> Result<Self, Failure> {
+impl<'a> Line<'a> {
+    fn dial(ground: &'a Ground<'a>, id: u32) -> Result<Self, Failure> {
         let address = ground.sources.address(id);
         let no_socket = |error| Failure::new(Cause::NoSocket, error);
         let socket = client_socket(address).map_err(no_socket)?;
@@ -118,6 +124,7 @@ impl Line {
         let location = opened.call.unwrap_or_default();
         let client = offering.accept(&opened.answer);
         Ok(Self {
+            ground,
             id,
             client: client.map_err(|error| Failure::new(Cause::BadAnswer, error))?,
             socket,
@@ -126,7 +133,7 @@ impl Line {
             channel: false,
             first: None,
             last: None,
-            heard: 0,
+            heard: Duration::ZERO,
             next: 0,
             voice: None,
             buffer: vec![0; 2_048],
@@ -194,7 +201,10 @@ impl Line {
                 sequence: frame.sequence,
                 timestamp: frame.timestamp,
                 marker: frame.marker,
-                payload: stamp.write(),
+                payload: match self.ground.dialect {
+                    Dialect::MediaV1 => stamp.write(),
+                    Dialect::Realtime => self.ground.bursts.packet(frame.sequence),
+                },
             },
         );
         self.voice = Some((due + FRAME, voice));
@@ -234,8 +244,11 @@ impl Line {
                     // Lost like any datagram.
                     let _ = self.socket.send_to(&bytes, to);
                 }
-                Output::Event(Event::ChannelOpen) => self.channel = true,
-                Output::Event(Event::Audio(heard)) => self.hear(&heard.payload, now),
+                Output::Event(Event::ChannelOpen) => {
+                    self.channel = true;
+                    self.introduce()?;
+                }
+                Output::Event(Event::Audio(heard)) => self.hear(&heard, now),
                 Output::Event(Event::Closed) => {
                     return Err(Failure::new(Cause::Closed, "it said goodbye"));
                 }
@@ -244,13 +257,35 @@ impl Line {
         }
     }
 
-    fn hear(&mut self, payload: &Arc<[u8]>, now: Instant) {
-        let answer = Stamp::read(payload).filter(|stamp| stamp.call == u32::from(SEGMENT));
-        let Some(stamp) = answer.filter(|stamp| stamp.sequence >= self.next) else {
-            return;
+    /// Tells the backend which call this is, where the protocol does not.
+    fn introduce(&mut self) -> Result<(), Failure> {
+        if self.ground.dialect == Dialect::MediaV1 {
+            return Ok(());
+        }
+        let event = json!({ "type": INTRODUCTION, "call": self.call });
+        if self.client.write(&event.to_string()) {
+            Ok(())
+        } else {
+            Err(Failure::new(Cause::NoChannel, "it takes no event"))
+        }
+    }
+
+    fn hear(&mut self, heard: &Heard, now: Instant) {
+        let (number, length) = match self.ground.dialect {
+            Dialect::MediaV1 => {
+                let stamp = Stamp::read(&heard.payload);
+                let answer = stamp.filter(|stamp| stamp.call == u32::from(SEGMENT));
+                let Some(stamp) = answer else { return };
+                (u64::from(stamp.sequence), FRAME)
+            }
+            // Nothing but the answer is sent: whatever sounds is of it.
+            Dialect::Realtime => (heard.sequence, length(&heard.payload)),
         };
-        self.next = stamp.sequence + 1;
-        self.heard += 1;
+        if number < self.next {
+            return;
+        }
+        self.next = number + 1;
+        self.heard += length;
         self.first.get_or_insert(now);
         self.last = Some(now);
     }
@@ -263,6 +298,12 @@ impl Line {
             }
         }
     }
+}
+
+/// How long an Opus packet sounds.
+fn length(packet: &[u8]) -> Duration {
+    let samples = opus_pure::packet::samples_48k(packet).unwrap_or(0);
+    Duration::from_nanos(samples as u64 * 1_000_000_000 / 48_000)
 }
 
 fn broken(error: super::super::client::ClientError) -> Failure {

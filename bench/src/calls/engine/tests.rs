@@ -64,6 +64,7 @@ fn drive(
         signalling,
         kit: kit(),
         speech: Speech::Continuous,
+        sound: Sound::Stamped,
         sources: Sources::LOOPBACK,
         window: start..start + window,
         set_up_timeout: Duration::from_secs(2),
