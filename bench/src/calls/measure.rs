@@ -173,12 +173,7 @@ impl<'a> Measurement<'a> {
         if let Some(objectives) = &options.slo {
             objectives.check(&figures::definitions())?;
         }
-        let bursts = options.servers.targets.iter();
-        let bursts = bursts.copied().find(|kind| !kind.keeps_payloads());
-        if let Some(kind) = bursts.filter(|_| options.speech != Speech::Continuous) {
-            let name = kind.name();
-            bail!("{name} decodes what clients say, who say bursts: use --speech continuous");
-        }
+        check_bursts(verb, options)?;
         if let Some(address) = options.prometheus {
             live::serve(address)?;
         }
@@ -327,6 +322,23 @@ impl<'a> Measurement<'a> {
         }
         Ok(self.report)
     }
+}
+
+/// Bursts, which take the place of packets where payloads do not survive, are a second apart: too
+/// far for what an incident or a search looks at.
+fn check_bursts(verb: &str, options: &Generator) -> anyhow::Result<()> {
+    let mut targets = options.servers.targets.iter();
+    let Some(kind) = targets.find(|kind| !kind.keeps_payloads()) else {
+        return Ok(());
+    };
+    let name = kind.name();
+    if !["calls", "setup"].contains(&verb) {
+        bail!("{name} is for calls and setup: {verb} counts packets, and media-v1 has them");
+    }
+    if options.speech != Speech::Continuous {
+        bail!("{name} decodes what clients say, who say bursts: use --speech continuous");
+    }
+    Ok(())
 }
 
 /// What clients of this kind of server say.

@@ -41,7 +41,8 @@ pub enum Kind {
     /// The same pair with an echoing backend of this program behind a `media.v1` link: Opus passes
     /// through.
     MediaV1,
-    /// The same with a backend of the Realtime protocol: the transceiver decodes and encodes.
+    /// The same with a backend of the Realtime protocol: the transceiver decodes and encodes. For
+    /// `calls` and `setup`.
     Realtime,
     /// An echo server on Pion.
     Pion,

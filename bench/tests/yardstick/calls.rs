@@ -153,11 +153,20 @@ fn a_link_of_either_dialect_is_measured_beside_the_edges_own_echo() {
 #[test]
 fn a_target_that_cannot_be_met_as_asked_is_refused_with_the_remedy() {
     let wrong = [
-        (["realtime", "--speech", "conversation"], "continuous"),
-        (["media-v1", "--url", "http://127.0.0.1:9/c"], "syrinx"),
+        (
+            "calls",
+            ["realtime", "--speech", "conversation"],
+            "continuous",
+        ),
+        (
+            "calls",
+            ["media-v1", "--url", "http://127.0.0.1:9/c"],
+            "syrinx",
+        ),
+        ("roam", ["realtime", "--seed", "2"], "media-v1"),
     ];
-    for (arguments, words) in wrong {
-        let mut bench = command("calls", &["--calls", "1", "--targets"]);
+    for (verb, arguments, words) in wrong {
+        let mut bench = command(verb, &["--calls", "1", "--targets"]);
         let output = bench.args(arguments).output().expect("the bench runs");
         let text = String::from_utf8_lossy(&output.stderr);
         assert!(
