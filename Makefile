@@ -104,7 +104,8 @@ peers:
 
 check: format lint docs purity units ## Formatting, lints, links of the docs, purity, systemd units
 
-ci: check test ## What the build service runs: check, then test
+# The optimised build goes its own ways through the compiler, and is what `make run` starts with.
+ci: check test bench-build ## What the build service runs: check, test, the optimised build
 
 fmt: ## Format the sources
 	$(CARGO) fmt --all

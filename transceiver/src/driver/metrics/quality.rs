@@ -71,11 +71,19 @@ const TOTALS: [Total; 16] = [
 /// See the module.
 #[derive(Debug)]
 pub(super) struct QualityMetrics {
-    totals: [Counter; TOTALS.len()],
+    /// In the order of [`TOTALS`].
+    totals: Vec<Counter>,
     duration: Histogram,
     round_trip: Histogram,
     jitter_in: Histogram,
     jitter_out: Histogram,
+}
+
+fn handle(Total { name, label, .. }: Total) -> Counter {
+    match label {
+        Some((key, value)) => counter!(name, key => value),
+        None => counter!(name),
+    }
 }
 
 impl QualityMetrics {
@@ -85,10 +93,7 @@ impl QualityMetrics {
         let jitter =
             |direction| histogram!("syrinx_transceiver_jitter_seconds", "direction" => direction);
         Self {
-            totals: TOTALS.map(|Total { name, label, .. }| match label {
-                Some((key, value)) => counter!(name, key => value),
-                None => counter!(name),
-            }),
+            totals: TOTALS.into_iter().map(handle).collect(),
             duration: histogram!("syrinx_transceiver_call_seconds"),
             round_trip: histogram!("syrinx_transceiver_round_trip_seconds"),
             jitter_in: jitter("in"),
