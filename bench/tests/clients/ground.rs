@@ -14,8 +14,9 @@ use syrinx_bench::speech::{Speaker, speak};
 
 /// Where relay and transceiver are, as the clients see it.
 const EDGE: IpAddr = IpAddr::V4(Ipv4Addr::new(203, 0, 113, 10));
-/// What a true echo reaches at least: through a codec and a jitter buffer it scores about 0.95.
-const SAME_SPEECH_MIN: f64 = 0.8;
+/// What a true echo reaches at least: through a codec and a jitter buffer it scores about 0.95, on
+/// a machine too busy to keep a browser's sound going about 0.7, and another sentence about 0.1.
+const SAME_SPEECH_MIN: f64 = 0.5;
 /// What anything else stays below: other words in another voice score about 0.1.
 const OTHER_SPEECH_MAX: f64 = 0.3;
 /// Windows of speech that a judgement needs at least.
