@@ -7,6 +7,7 @@
 pub mod calls;
 pub mod relay;
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -102,6 +103,16 @@ pub struct Origin<'a> {
     pub complete: bool,
     /// Target and version.
     pub versions: Vec<(String, String)>,
+}
+
+/// Versions by the names of their targets.
+fn named<K>(
+    versions: &BTreeMap<K, String>,
+    name: impl Fn(&K) -> &'static str,
+) -> Vec<(String, String)> {
+    let versions = versions.iter();
+    let versions = versions.map(|(kind, version)| (name(kind).to_owned(), version.clone()));
+    versions.collect()
 }
 
 impl Page {

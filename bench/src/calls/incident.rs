@@ -18,7 +18,6 @@ use super::schedule::{Ending, Hold, Move, Planned, Starts, plan};
 use super::voice::Speech;
 use crate::process::Daemon;
 use crate::process::edge::Edge;
-use crate::progress::Progress;
 
 /// Measured before the incident: long enough for packets that it catches on their way.
 const BEFORE: Duration = Duration::from_secs(1);
@@ -141,11 +140,9 @@ impl Crowd {
             speech: Speech::Continuous,
             ..self.generator.clone()
         };
-        let mut measurement = self.measurement(verb, &generator, stop)?;
-        let turns = measurement.turns();
-        let mut progress = Progress::new(turns.len());
         let end = plan.iter().map(|call| call.end).max().unwrap_or_default();
-        for turn in &turns {
+        let measurement = self.measurement(verb, &generator, stop)?;
+        measurement.play_turns(|measurement, turn, progress| {
             let mut stand = measurement.stand(turn.1, plan.len() as u32)?;
             // The act has the pair to itself; what is measured through stays with the stand.
             let mut edge = stand.edge.take();
@@ -159,15 +156,10 @@ impl Crowd {
                 window: at.saturating_sub(BEFORE)..end,
                 incident: Some(incident),
             };
-            let run = measurement.play(*turn, &stand, round, &mut progress)?;
-            progress.step(&describe(&run));
-            measurement.report.runs.push(run);
-            if measurement.is_stopped() {
-                break;
-            }
-        }
-        progress.end();
-        measurement.finish(turns.len())
+            let run = measurement.play(turn, &stand, round, progress)?;
+            let words = describe(&run);
+            Ok((run, words))
+        })
     }
 }
 

@@ -9,7 +9,6 @@ use clap::value_parser;
 use super::measure::{self, Measurement, Round, most_at_once, rate, seconds};
 use super::report::Report;
 use super::schedule::{Hold, Starts, plan};
-use crate::progress::Progress;
 
 /// What a call may outlast its end by: it waits for what is on its way.
 pub(super) const AFTERWARDS: Duration = Duration::from_secs(1);
@@ -74,31 +73,25 @@ pub fn calls(options: &CallsOptions, stop: &AtomicBool) -> anyhow::Result<Report
     let plan = plan(&starts, Hold::Until(settle + window), generator.seed);
     let last = plan.last().map_or(Duration::ZERO, |call| call.start);
     let load = measure::load(generator, &starts, None, Some(options.window_s));
-    let mut measurement = Measurement::new("calls", generator, load, stop)?;
-    let turns = measurement.turns();
-    let mut progress = Progress::new(turns.len());
-    for turn in &turns {
+    let measurement = Measurement::new("calls", generator, load, stop)?;
+    measurement.play_turns(|measurement, turn, progress| {
         let stand = measurement.stand(turn.1, options.calls)?;
         let round = Round {
             plan: &plan,
             window: last + settle..last + settle + window,
             incident: None,
         };
-        let run = measurement.play(*turn, &stand, round, &mut progress)?;
+        let run = measurement.play(turn, &stand, round, progress)?;
         let cost = run.cpu_ms_per_call_second();
         let cost = cost.map_or("-".to_owned(), |cost| format!("{cost:.3}"));
-        let name = turn.1.name();
-        progress.step(&format!(
-            "{name}: {} calls, {cost} ms CPU a call-second, {} lost of {} said",
-            run.calls.established, run.media.lost, run.media.said
-        ));
-        measurement.report.runs.push(run);
-        if measurement.is_stopped() {
-            break;
-        }
-    }
-    progress.end();
-    measurement.finish(turns.len())
+        let words = format!(
+            "{}: {} calls, {cost} ms CPU a call-second, {} packets lost",
+            turn.1.name(),
+            run.calls.established,
+            run.media.lost
+        );
+        Ok((run, words))
+    })
 }
 
 /// `setup`.
@@ -120,24 +113,17 @@ pub fn set_up(options: &SetUpOptions, stop: &AtomicBool) -> anyhow::Result<Repor
     );
     let end = plan.last().map_or(Duration::ZERO, |call| call.end);
     let load = measure::load(generator, &starts, Some(options.hold_s), None);
-    let mut measurement = Measurement::new("setup", generator, load, stop)?;
-    let turns = measurement.turns();
-    let mut progress = Progress::new(turns.len());
-    for turn in &turns {
+    let measurement = Measurement::new("setup", generator, load, stop)?;
+    measurement.play_turns(|measurement, turn, progress| {
         let stand = measurement.stand(turn.1, most_at_once(&plan, AFTERWARDS))?;
         let round = Round {
             plan: &plan,
             window: Duration::ZERO..end,
             incident: None,
         };
-        let run = measurement.play(*turn, &stand, round, &mut progress)?;
+        let run = measurement.play(turn, &stand, round, progress)?;
         let (name, established) = (turn.1.name(), run.calls.established);
-        progress.step(&format!("{name}: {established} calls established"));
-        measurement.report.runs.push(run);
-        if measurement.is_stopped() {
-            break;
-        }
-    }
-    progress.end();
-    measurement.finish(turns.len())
+        let words = format!("{name}: {established} calls established");
+        Ok((run, words))
+    })
 }

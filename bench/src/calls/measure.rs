@@ -210,6 +210,29 @@ impl<'a> Measurement<'a> {
             .collect()
     }
 
+    /// Has `play` play every turn, until all are over or ^C comes: it gives the run, and what to say
+    /// of it.
+    ///
+    /// # Errors
+    /// When a turn cannot be played, and as [`Measurement::finish`].
+    pub fn play_turns(
+        mut self,
+        mut play: impl FnMut(&mut Self, (u32, Kind), &mut Progress) -> anyhow::Result<(Run, String)>,
+    ) -> anyhow::Result<Report> {
+        let turns = self.turns();
+        let mut progress = Progress::new(turns.len());
+        for turn in &turns {
+            let (run, words) = play(&mut self, *turn, &mut progress)?;
+            progress.step(&words);
+            self.report.runs.push(run);
+            if self.is_stopped() {
+                break;
+            }
+        }
+        progress.end();
+        self.finish(turns.len())
+    }
+
     /// Whether ^C has come.
     pub fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)

@@ -10,7 +10,6 @@ use super::load::AFTERWARDS;
 use super::measure::{self, Measurement, Round, most_at_once, rate, seconds};
 use super::report::{Point, Report, Run, Trend};
 use super::schedule::{Hold, Starts, plan};
-use crate::progress::Progress;
 use crate::stats::slope;
 
 /// The part of a run in which a server still grows to its working size.
@@ -51,30 +50,23 @@ pub fn run(options: &Options, stop: &AtomicBool) -> anyhow::Result<Report> {
     let plan = plan(&starts, Hold::Each(hold), generator.seed);
     let last = plan.last().map_or(Duration::ZERO, |call| call.start);
     let load = measure::load(generator, &starts, Some(options.hold_s), None);
-    let mut measurement = Measurement::new("soak", generator, load, stop)?;
-    let turns = measurement.turns();
-    let mut progress = Progress::new(turns.len());
-    for turn in &turns {
+    let measurement = Measurement::new("soak", generator, load, stop)?;
+    measurement.play_turns(|measurement, turn, progress| {
         let stand = measurement.stand(turn.1, most_at_once(&plan, AFTERWARDS))?;
         let round = Round {
             plan: &plan,
             window: (hold * 2).min(last)..last,
             incident: None,
         };
-        let mut run = measurement.play(*turn, &stand, round, &mut progress)?;
+        let mut run = measurement.play(turn, &stand, round, progress)?;
         run.trend = Some(trend(&run, last.as_secs_f64()));
         let (name, calls) = (turn.1.name(), &run.calls);
-        progress.step(&format!(
+        let words = format!(
             "{name}: {} calls, {} failed, {} lost",
             calls.established, calls.failed, calls.lost
-        ));
-        measurement.report.runs.push(run);
-        if measurement.is_stopped() {
-            break;
-        }
-    }
-    progress.end();
-    measurement.finish(turns.len())
+        );
+        Ok((run, words))
+    })
 }
 
 /// Draws the slopes from the steady part of the series, which ends with the last start.

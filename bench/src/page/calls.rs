@@ -1,6 +1,6 @@
 //! The part of the page about calls: targets side by side, then how each run went.
 
-use super::{Origin, Page};
+use super::{Origin, Page, named};
 use crate::calls::capacity::Of;
 use crate::calls::figures;
 use crate::calls::latency::Quantiles;
@@ -16,7 +16,6 @@ use crate::stats::Spread;
 /// # Errors
 /// When a chart cannot be drawn.
 pub fn add(page: &mut Page, file: &str, report: &Report) -> anyhow::Result<()> {
-    let versions = report.versions.iter();
     page.part(
         &heading(&report.verb),
         &Origin {
@@ -26,9 +25,7 @@ pub fn add(page: &mut Page, file: &str, report: &Report) -> anyhow::Result<()> {
             arguments: &report.arguments,
             seed: report.seed,
             complete: report.complete,
-            versions: versions
-                .map(|(kind, version)| (kind.name().to_owned(), version.clone()))
-                .collect(),
+            versions: named(&report.versions, |kind| kind.name()),
         },
     );
     page.paragraph(&load(&report.load));

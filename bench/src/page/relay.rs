@@ -1,6 +1,6 @@
 //! The part of the page about a run of the relay yardstick.
 
-use super::{Origin, Page};
+use super::{Origin, Page, named};
 use crate::chart::{self, Across, Labels};
 use crate::figure::digits;
 use crate::relay::plot;
@@ -13,7 +13,6 @@ use crate::stats::Spread;
 /// # Errors
 /// When a chart cannot be drawn.
 pub fn add(page: &mut Page, file: &str, report: &Report) -> anyhow::Result<()> {
-    let versions = report.versions.iter();
     page.part(
         "Relay: packet by packet",
         &Origin {
@@ -23,9 +22,7 @@ pub fn add(page: &mut Page, file: &str, report: &Report) -> anyhow::Result<()> {
             arguments: &report.arguments,
             seed: report.seed,
             complete: report.complete,
-            versions: versions
-                .map(|(kind, version)| (kind.name().to_owned(), version.clone()))
-                .collect(),
+            versions: named(&report.versions, |kind| kind.name()),
         },
     );
     page.heading("What a datagram costs");
