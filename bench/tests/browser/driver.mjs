@@ -6,30 +6,12 @@
 // nothing behind.
 import { readFile, writeFile } from "node:fs/promises";
 import { chromium } from "playwright-core";
-import { serve, wavFile } from "./puppet.mjs";
+import { CHROMIUM_FLAGS, serve, wavFile } from "./puppet.mjs";
 
 const SAMPLE_RATE_HZ = 48_000;
 const POLL_MS = 100;
 const PAGE_STATE = "({ state: window.syrinx.state, error: window.syrinx.error })";
 const STEP_WAIT_MS = 60_000;
-
-const FLAGS = [
-  "--no-sandbox",
-  "--disable-gpu",
-  "--disable-quic",
-  "--no-first-run",
-  "--disable-background-networking",
-  "--disable-component-update",
-  "--disable-sync",
-  // A page in a window that nobody sees must still run at full speed.
-  "--disable-background-timer-throttling",
-  "--disable-renderer-backgrounding",
-  "--disable-backgrounding-occluded-windows",
-  // A script of the test may speak without anybody having touched the page.
-  "--autoplay-policy=no-user-gesture-required",
-  "--use-fake-ui-for-media-stream",
-  "--use-fake-device-for-media-stream",
-];
 
 let context = null;
 let page = null;
@@ -47,7 +29,7 @@ const commands = {
       colorScheme: scheme ?? "light",
       viewport: { width: width ?? 1040, height: 900 },
       timeout: STEP_WAIT_MS,
-      args: [...FLAGS, ...microphone],
+      args: [...CHROMIUM_FLAGS, ...microphone],
     });
     if (probe) await context.addInitScript({ path: probe });
     page = context.pages()[0] ?? await context.newPage();

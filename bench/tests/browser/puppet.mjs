@@ -2,6 +2,25 @@
 // each is answered with one line, `{"ok": value}` or `{"error": text}`.
 import { createInterface } from "node:readline";
 
+/** What every Chromium of the tests is started with. */
+export const CHROMIUM_FLAGS = [
+  "--no-sandbox",
+  "--disable-gpu",
+  "--disable-quic",
+  "--no-first-run",
+  "--disable-background-networking",
+  "--disable-component-update",
+  "--disable-sync",
+  // A page in a window that nobody sees must still run at full speed.
+  "--disable-background-timer-throttling",
+  "--disable-renderer-backgrounding",
+  "--disable-backgrounding-occluded-windows",
+  // A script of the test may speak without anybody having touched the page.
+  "--autoplay-policy=no-user-gesture-required",
+  "--use-fake-ui-for-media-stream",
+  "--use-fake-device-for-media-stream",
+];
+
 /** Carries out commands, one after the other, until the other end of standard input goes away. */
 export async function serve(commands) {
   for await (const line of createInterface({ input: process.stdin })) {

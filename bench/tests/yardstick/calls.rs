@@ -32,6 +32,17 @@ fn run(verb: &str, arguments: &[&str], folder: &Path) -> (Report, Output) {
     (result_file::read_json(&json).expect("a result"), output)
 }
 
+/// The words of a command line.
+fn words(line: &str) -> Vec<&str> {
+    line.split_whitespace().collect()
+}
+
+/// Insists that so many calls came to their planned end, and none was lost.
+fn assert_completed(run: &Run, count: u64) {
+    let calls = (run.calls.completed, run.calls.lost, run.failures.total());
+    assert_eq!(calls, (count, 0, 0), "{:?}", run.failures);
+}
+
 fn only(report: &Report) -> &Run {
     assert_eq!(report.runs.len(), 1);
     &report.runs[0]
@@ -44,16 +55,7 @@ fn summary(folder: &Path) -> Value {
 #[test]
 fn calls_through_relay_and_transceiver_are_measured_from_the_offer_to_the_last_packet() {
     let folder = tempfile::tempdir().expect("a folder");
-    let arguments = [
-        "--calls",
-        "6",
-        "--rate",
-        "20",
-        "--settle-s",
-        "1",
-        "--window-s",
-        "1.5",
-    ];
+    let arguments = words("--calls 6 --rate 20 --settle-s 1 --window-s 1.5");
     let (report, output) = run("calls", &arguments, folder.path());
     assert!(report.complete && report.verb == "calls");
     let run = only(&report);
@@ -179,24 +181,10 @@ fn a_target_that_cannot_be_met_as_asked_is_refused_with_the_remedy() {
 #[test]
 fn calls_outlive_a_restart_of_the_relay_and_the_silence_is_known() {
     let folder = tempfile::tempdir().expect("a folder");
-    let arguments = [
-        "--calls",
-        "4",
-        "--rate",
-        "20",
-        "--settle-s",
-        "1",
-        "--observe-s",
-        "9",
-    ];
+    let arguments = words("--calls 4 --rate 20 --settle-s 1 --observe-s 9");
     let (report, _) = run("recovery", &arguments, folder.path());
     let run = only(&report);
-    assert_eq!(
-        (run.calls.completed, run.calls.lost),
-        (4, 0),
-        "{:?}",
-        run.failures
-    );
+    assert_completed(run, 4);
     let incident = run.incident.as_ref().expect("a restart");
     assert!(incident.what.contains("restarted") && incident.took_ms > Some(0.0));
     // Every packet that was said while nobody listened is lost, and every loss is such a packet.
@@ -218,32 +206,17 @@ fn calls_outlive_a_restart_of_the_relay_and_the_silence_is_known() {
 #[test]
 fn calls_follow_clients_that_change_their_address() {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut arguments = vec!["--calls", "4", "--rate", "20", "--settle-s", "1"];
-    arguments.extend(["--observe-s", "4", "--spread-s", "1"]);
+    let arguments = words("--calls 4 --rate 20 --settle-s 1 --observe-s 4 --spread-s 1");
     let (report, _) = run("roam", &arguments, folder.path());
     let run = only(&report);
-    assert_eq!(
-        (run.calls.completed, run.calls.lost),
-        (4, 0),
-        "{:?}",
-        run.failures
-    );
+    assert_completed(run, 4);
     assert!(run.media.heard > run.media.said / 2, "{:?}", run.media);
 }
 
 #[test]
 fn a_storm_makes_every_call_again_and_times_the_second_ones_alone() {
     let folder = tempfile::tempdir().expect("a folder");
-    let arguments = [
-        "--calls",
-        "5",
-        "--rate",
-        "20",
-        "--settle-s",
-        "1",
-        "--observe-s",
-        "3",
-    ];
+    let arguments = words("--calls 5 --rate 20 --settle-s 1 --observe-s 3");
     let (report, _) = run("storm", &arguments, folder.path());
     let run = only(&report);
     assert_eq!(
@@ -325,16 +298,7 @@ fn too_few_descriptors_are_noticed_before_a_call_is_made() {
 fn an_interrupted_run_tells_and_writes_what_it_measured() {
     let folder = tempfile::tempdir().expect("a folder");
     let json = folder.path().join("result.json");
-    let arguments = [
-        "--calls",
-        "4",
-        "--rate",
-        "20",
-        "--settle-s",
-        "0.5",
-        "--window-s",
-        "600",
-    ];
+    let arguments = words("--calls 4 --rate 20 --settle-s 0.5 --window-s 600");
     let mut child = command("calls", &arguments)
         .arg("--json")
         .arg(&json)

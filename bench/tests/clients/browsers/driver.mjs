@@ -5,26 +5,11 @@
 // When the other end of standard input goes away, so does the browser.
 import { readFile, writeFile } from "node:fs/promises";
 import puppeteer from "puppeteer-core";
-import { serve, wavFile } from "../../browser/puppet.mjs";
+import { CHROMIUM_FLAGS, serve, wavFile } from "../../browser/puppet.mjs";
 
 const STEP_WAIT_MS = 60_000;
 const RATE_HZ = 48_000;
 
-const CHROMIUM_FLAGS = [
-  "--no-sandbox",
-  "--disable-gpu",
-  "--disable-quic",
-  "--disable-background-networking",
-  "--disable-component-update",
-  "--disable-sync",
-  // A page in a window that nobody sees must still run at full speed.
-  "--disable-background-timer-throttling",
-  "--disable-renderer-backgrounding",
-  "--disable-backgrounding-occluded-windows",
-  "--autoplay-policy=no-user-gesture-required",
-  "--use-fake-ui-for-media-stream",
-  "--use-fake-device-for-media-stream",
-];
 // A page may play sound, and use the microphone, without being asked or touched first, wherever
 // it comes from.
 const FIREFOX_PREFS = {
