@@ -88,8 +88,9 @@ pub struct MediaConfig {
     /// expected to carry; `syrinx-bench calls` tells what it does carry on a given machine.
     pub sessions_per_worker_count_max: u32,
     /// Share of a core, in percent, above which a worker gets no further calls; where all are above
-    /// it, offers get 503. Default 85: what is open keeps its pace, and there is room for what
-    /// comes in bursts. 100 admits whatever there are slots for.
+    /// it, offers get 503, and so they do while a codec thread has work for a larger share of its
+    /// time. Default 85: what is open keeps its pace, and there is room for what comes in bursts.
+    /// 100 admits whatever there are slots for.
     pub busy_percent_max: u32,
     /// Time from the answer until media can flow, in ms, before the session is given up. Default
     /// 30,000.

@@ -24,6 +24,7 @@ use std::thread::{Builder, JoinHandle};
 use syrinx_shared::route::SessionRef;
 use syrinx_shared::worker::Mailbox;
 
+use super::load::Load;
 use super::service::ShardMessage;
 use crate::backend::codec::{CodecCommand, CodecOutput};
 use metrics::{DeskMetrics, ThreadMetrics};
@@ -46,6 +47,7 @@ pub struct Codecs {
     /// Taken when the threads are started, which is after the workers that they answer.
     receivers: Vec<Receiver<Job>>,
     threads: Vec<JoinHandle<()>>,
+    loads: Vec<Load>,
 }
 
 impl Codecs {
@@ -56,7 +58,13 @@ impl Codecs {
             senders,
             receivers,
             threads: Vec::new(),
+            loads: (0..count).map(|_| Load::default()).collect(),
         }
+    }
+
+    /// How busy the threads are.
+    pub fn loads(&self) -> Vec<Load> {
+        self.loads.clone()
     }
 
     /// Starts the threads; they answer into these mailboxes, in the order of the workers.
@@ -67,7 +75,8 @@ impl Codecs {
         for (index, receiver) in self.receivers.drain(..).enumerate() {
             let mailboxes = mailboxes.to_vec();
             let metrics = ThreadMetrics::register(index);
-            let run = move || thread::run(&receiver, &mailboxes, metrics);
+            let load = self.loads[index].clone();
+            let run = move || thread::run(&receiver, &mailboxes, metrics, load);
             let name = format!("codec-{index}");
             self.threads.push(Builder::new().name(name).spawn(run)?);
         }

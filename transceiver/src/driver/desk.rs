@@ -43,6 +43,7 @@ pub struct Desk {
     metrics: CallMetrics,
     gate: Arc<Gate>,
     loads: Vec<Load>,
+    codec_loads: Vec<Load>,
     busy_percent_max: u32,
 }
 
@@ -105,14 +106,23 @@ impl Desk {
             metrics,
             gate,
             loads: Vec::new(),
+            codec_loads: Vec::new(),
             busy_percent_max: 100,
         }
     }
 
-    /// Opens no calls on workers that are busier than this share of a core, in percent.
+    /// Opens no calls on workers that are busier than this share of a core, in percent, and none
+    /// at all while a codec thread is: which of them a call comes to, and whether it needs one, is
+    /// known only when it is open.
     #[must_use]
-    pub fn with_loads(mut self, loads: Vec<Load>, busy_percent_max: u32) -> Self {
+    pub fn with_loads(
+        mut self,
+        loads: Vec<Load>,
+        codec_loads: Vec<Load>,
+        busy_percent_max: u32,
+    ) -> Self {
         self.loads = loads;
+        self.codec_loads = codec_loads;
         self.busy_percent_max = busy_percent_max;
         self
     }
@@ -145,8 +155,10 @@ impl Desk {
     fn open_uncounted(&self, request: Request<'_>) -> Result<Answer, OpenError> {
         let mut book = self.book();
         let now = book.clock.now();
+        let keeps_up = |load: &Load| load.percent() <= self.busy_percent_max;
+        let codecs_keep_up = self.codec_loads.iter().all(keeps_up);
         for (shard, load) in (0u8..).zip(&self.loads) {
-            let has_headroom = load.percent() <= self.busy_percent_max;
+            let has_headroom = codecs_keep_up && keeps_up(load);
             book.calls.set_headroom(ShardIndex(shard), has_headroom);
         }
         let opened = book.calls.open(now, draw(), request)?;
@@ -349,11 +361,12 @@ mod tests {
     use syrinx_shared::uring::{Batch, IoStats, SendQueue};
     use syrinx_shared::worker::{Service, WorkerHandle, WorkerOptions, spawn};
 
+    use crate::driver::load::LoadMeter;
     use crate::driver::metrics::AccessMetrics;
     use crate::engine::Template;
     use crate::signalling::access::Access;
     use crate::signalling::calls::tests::{LIMITS, OFFER};
-    use crate::signalling::registrar::Registrar;
+    use crate::signalling::registrar::{Refusal, Registrar};
 
     /// A worker that takes its first message and then hangs until it is let go.
     struct Stuck {
@@ -406,6 +419,30 @@ mod tests {
             offer: OFFER.as_bytes(),
             ..Request::default()
         }
+    }
+
+    #[test]
+    fn no_call_is_opened_while_a_codec_thread_cannot_keep_up() {
+        let (desk, _, free, worker) = desk_before_a_stuck_worker();
+        let (idle, overdone) = (Load::default(), Load::default());
+        let mut meter = LoadMeter::new(overdone.clone());
+        let start = Instant::now();
+        let work = |meter: &mut LoadMeter, seconds: u64| {
+            meter.note(
+                start + Duration::from_secs(seconds),
+                seconds * 1_000_000_000,
+            );
+        };
+        (0..5).for_each(|seconds| work(&mut meter, seconds));
+        let desk = desk.with_loads(vec![idle.clone()], vec![idle, overdone], 85);
+        let refused = desk.open(request());
+        assert_eq!(refused, Err(OpenError::Refused(Refusal::NoHeadroom)));
+        // Ten idle seconds later it has caught up, and only the worker is in the way.
+        (5..15).for_each(|second| meter.note(start + Duration::from_secs(second), 4_000_000_000));
+        assert_eq!(desk.open(request()), Err(OpenError::Busy));
+        drop(free);
+        worker.stop();
+        worker.join().unwrap();
     }
 
     #[tokio::test]

@@ -1,8 +1,9 @@
-//! How busy a worker's core is: the CPU time of its thread, as the scheduler counts it.
+//! How busy a thread is: a worker by its CPU time, as the scheduler counts it, a codec thread by
+//! the time in which it had work.
 //!
-//! Measured by the worker once a second, read by the control thread before a call is opened there.
-//! The kernel's own account is used rather than the loop's, because it leaves out what others do on
-//! the core.
+//! Measured by the thread once a second, read by the control thread before a call is opened. For a
+//! worker the kernel's own account is used rather than the loop's, because it leaves out what others
+//! do on its core. A codec thread has no core of its own: what counts is whether it keeps up.
 
 use std::fs;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ const SCHEDSTAT: &str = "/proc/thread-self/schedstat";
 /// Weight of the newest second: one busy second alone shuts nobody out, three do.
 const GAIN: f64 = 0.5;
 
-/// A worker's load, as others see it.
+/// A thread's load, as others see it.
 #[derive(Debug, Clone, Default)]
 pub struct Load(Arc<AtomicU32>);
 
@@ -54,15 +55,17 @@ impl LoadMeter {
         self.smoothed
     }
 
-    fn note(&mut self, now: Instant, cpu_ns: u64) {
-        let Some((then, cpu_ns_then)) = self.last.replace((now, cpu_ns)) else {
+    /// Another second or so has passed; the thread has been busy for `busy_ns` since some moment
+    /// that is always the same.
+    pub fn note(&mut self, now: Instant, busy_ns: u64) {
+        let Some((then, busy_ns_then)) = self.last.replace((now, busy_ns)) else {
             return;
         };
         let elapsed_ns = now.saturating_duration_since(then).as_nanos() as f64;
         if elapsed_ns < 1.0 {
             return;
         }
-        let busy = cpu_ns.saturating_sub(cpu_ns_then) as f64 / elapsed_ns;
+        let busy = busy_ns.saturating_sub(busy_ns_then) as f64 / elapsed_ns;
         self.smoothed += (busy.min(1.0) - self.smoothed) * GAIN;
         // Between 0 and 100.
         let percent = (self.smoothed * 100.0).round() as u32;

@@ -152,7 +152,11 @@ fn open_desk(
     let gate = Arc::new(Gate::new(secrets.access(), AccessMetrics::register()));
     let metrics = CallMetrics::register();
     let desk = Desk::new(calls, workers.mailboxes(), metrics, gate);
-    let desk = desk.with_loads(workers.loads(), media.busy_percent_max);
+    let desk = desk.with_loads(
+        workers.loads(),
+        workers.codec_loads(),
+        media.busy_percent_max,
+    );
     Ok(Arc::new(desk))
 }
 

@@ -157,6 +157,11 @@ impl Workers {
         self.loads.clone()
     }
 
+    /// How busy the codec threads are.
+    pub fn codec_loads(&self) -> Vec<Load> {
+        self.codecs.loads()
+    }
+
     /// The oldest pulse of all workers, for as long as all are well.
     pub fn pulses(&self) -> Pulses {
         Pulses(self.pulses.clone())

@@ -50,8 +50,8 @@ pub enum Refusal {
     /// Every slot of every shard is taken.
     #[error("every session slot is in use")]
     Full,
-    /// There are slots, but the workers that have them are busy.
-    #[error("every worker with a free session slot has no CPU time to spare")]
+    /// There are slots, but the workers that have them are busy, or the codec threads are.
+    #[error("the threads that would serve another call have no time to spare")]
     NoHeadroom,
     /// The process serves what is open and takes nothing more.
     #[error("the process is draining")]

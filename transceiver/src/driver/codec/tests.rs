@@ -8,7 +8,7 @@ use syrinx_shared::route::{Generation, Now, SessionRef, ShardIndex, Slot, Transc
 use syrinx_shared::uring::{Batch, IoStats, SendQueue};
 use syrinx_shared::worker::{Service, WorkerHandle, WorkerOptions, spawn};
 
-use super::{CHANNEL_CAPACITY, Codecs, Desk, Outputs, thread_count};
+use super::{CHANNEL_CAPACITY, Codecs, Desk, Outputs, lane_of, thread_count};
 use crate::backend::codec::{CodecCommand, CodecEpoch, CodecOutput, CodecSetup};
 use crate::driver::service::ShardMessage;
 use crate::engine::AudioCodec;
@@ -171,6 +171,35 @@ fn too_much_to_decode_is_refused_and_nothing_else_is_lost() {
         }
     }
     assert_eq!(contents, [960, 480]);
+    drop(desk);
+    codecs.stop();
+    syrinx_shared::worker::stop_all(vec![worker]).unwrap();
+}
+
+#[test]
+fn a_thread_with_work_all_the_time_says_so_and_an_idle_one_as_well() {
+    let (worker, _hears) = listener();
+    let mut codecs = Codecs::new(2);
+    let mut desk = codecs.desk(0).make();
+    open(&mut desk, 1);
+    desk.handle(session(1), encode(60 * 60 * 8_000));
+    codecs.start(&[worker.mailbox()]).unwrap();
+    let loads = codecs.loads();
+    let [busy, idle] = [
+        &loads[lane_of(session(1), 2)],
+        &loads[lane_of(session(0), 2)],
+    ];
+    let start = Instant::now();
+    while busy.percent() < 60 {
+        assert!(start.elapsed() < PATIENCE, "{} percent", busy.percent());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(idle.percent(), 0);
+    desk.handle(session(1), CodecCommand::Close);
+    while busy.percent() > 0 {
+        assert!(start.elapsed() < 2 * PATIENCE, "{} percent", busy.percent());
+        std::thread::sleep(Duration::from_millis(50));
+    }
     drop(desk);
     codecs.stop();
     syrinx_shared::worker::stop_all(vec![worker]).unwrap();

@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use syrinx_shared::route::SessionRef;
@@ -16,30 +16,38 @@ use super::metrics::ThreadMetrics;
 use super::session::Session;
 use super::{CHANNEL_CAPACITY, Job, Outputs};
 use crate::backend::codec::{CodecCommand, CodecOutput};
+use crate::driver::load::{Load, LoadMeter};
 use crate::driver::service::ShardMessage;
 
 /// Pieces between two looks at what came and two deliveries: some milliseconds at most.
 const TURN_PIECES: usize = 8;
 /// How soon a mailbox that was full is tried again.
 const DELIVERY_PAUSE: Duration = Duration::from_millis(1);
+/// How often the thread says how busy it is.
+const LOAD_PERIOD: Duration = Duration::from_secs(1);
 
 /// Runs until every sender is gone.
 pub(super) fn run(
     jobs: &Receiver<Job>,
     mailboxes: &[Mailbox<ShardMessage>],
     metrics: ThreadMetrics,
+    load: Load,
 ) {
     let mut thread = Thread {
         sessions: HashMap::new(),
         turn: VecDeque::new(),
         answers: mailboxes.iter().map(|_| Vec::new()).collect(),
         metrics,
+        busy: Duration::ZERO,
+        measured: Instant::now(),
+        meter: LoadMeter::new(load),
     };
     loop {
         if thread.turn.is_empty() {
-            match jobs.recv() {
+            match jobs.recv_timeout(LOAD_PERIOD) {
                 Ok(job) => thread.take(job),
-                Err(_) => return,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
             }
         }
         // No more than the channel holds, so that who sends without end does not keep it here.
@@ -51,6 +59,7 @@ pub(super) fn run(
             }
         }
         thread.deliver(mailboxes);
+        thread.measure(Instant::now());
     }
 }
 
@@ -61,6 +70,11 @@ struct Thread {
     /// What is to be delivered, by worker.
     answers: Vec<Outputs>,
     metrics: ThreadMetrics,
+    /// Time with work, since the thread began.
+    busy: Duration,
+    /// When that was last told.
+    measured: Instant,
+    meter: LoadMeter,
 }
 
 struct Tenant {
@@ -117,12 +131,22 @@ impl Thread {
                 session.start_afresh();
             }
         }
+        self.busy += start.elapsed();
         let named = outputs.drain(..).map(|output: CodecOutput| (name, output));
         self.answers[tenant.worker].extend(named);
         if tenant.session.is_ready() {
             self.turn.push_back(name);
         }
         true
+    }
+
+    /// Says how busy the thread is, once a second.
+    fn measure(&mut self, now: Instant) {
+        if now.saturating_duration_since(self.measured) >= LOAD_PERIOD {
+            self.measured = now;
+            let busy_ns = u64::try_from(self.busy.as_nanos()).unwrap_or(u64::MAX);
+            self.meter.note(now, busy_ns);
+        }
     }
 
     /// Hands the answers over. A worker that does not take them is waited for: it is the one who
