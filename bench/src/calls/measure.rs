@@ -149,6 +149,9 @@ pub struct Measurement<'a> {
     pub report: Report,
 }
 
+/// Which round, and against what.
+pub type Turn = (u32, Kind);
+
 /// What one round does.
 pub struct Round<'a> {
     /// The calls.
@@ -202,7 +205,7 @@ impl<'a> Measurement<'a> {
     }
 
     /// Every target once a round, next to each other, and the rounds after each other.
-    pub fn turns(&self) -> Vec<(u32, Kind)> {
+    pub fn turns(&self) -> Vec<Turn> {
         let rounds = 0..self.options.rounds;
         let targets = &self.options.servers.targets;
         rounds
@@ -210,14 +213,14 @@ impl<'a> Measurement<'a> {
             .collect()
     }
 
-    /// Has `play` play every turn, until all are over or ^C comes: it gives the run, and what to say
-    /// of it.
+    /// Has `play` play every turn, until all are over or ^C comes: it gives the run, and what to
+    /// say of it.
     ///
     /// # Errors
     /// When a turn cannot be played, and as [`Measurement::finish`].
     pub fn play_turns(
         mut self,
-        mut play: impl FnMut(&mut Self, (u32, Kind), &mut Progress) -> anyhow::Result<(Run, String)>,
+        mut play: impl FnMut(&mut Self, Turn, &mut Progress) -> anyhow::Result<(Run, String)>,
     ) -> anyhow::Result<Report> {
         let turns = self.turns();
         let mut progress = Progress::new(turns.len());
@@ -259,7 +262,7 @@ impl<'a> Measurement<'a> {
     /// When the generator cannot work, or what is done in the middle fails.
     pub fn play(
         &self,
-        (number, kind): (u32, Kind),
+        (number, kind): Turn,
         stand: &Stand,
         round: Round<'_>,
         progress: &mut Progress,

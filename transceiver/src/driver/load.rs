@@ -2,8 +2,9 @@
 //! the time in which it had work.
 //!
 //! Measured by the thread once a second, read by the control thread before a call is opened. For a
-//! worker the kernel's own account is used rather than the loop's, because it leaves out what others
-//! do on its core. A codec thread has no core of its own: what counts is whether it keeps up.
+//! worker the kernel's own account is used rather than the loop's, because it leaves out what
+//! others do on its core. A codec thread has no core of its own: what counts is whether it keeps
+//! up.
 
 use std::fs;
 use std::sync::Arc;
