@@ -344,7 +344,10 @@ impl Session {
 
     fn fail(&mut self, failure: String) -> Progress {
         self.failure = Some(failure);
-        Progress::Ended(EndReason::EngineFailed)
+        Progress::Ended(match self.is_connected() {
+            true => EndReason::EngineFailed,
+            false => EndReason::HandshakeFailed,
+        })
     }
 
     /// Judges where a record came from. The path is admitted afterwards.

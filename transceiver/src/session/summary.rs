@@ -14,6 +14,9 @@ use crate::engine::AudioFormat;
 pub enum EndReason {
     /// The client did not get through to media within the set-up deadline.
     SetupTimeout,
+    /// The DTLS handshake cannot succeed: another certificate than the offered one or none, nothing
+    /// in common, an alert.
+    HandshakeFailed,
     /// No packet of the client has authenticated for the time of silence.
     ClientSilent,
     /// The client closed DTLS or its SCTP association.
@@ -26,7 +29,7 @@ pub enum EndReason {
     BackendClosed,
     /// The backend is gone, and is not tried again.
     BackendLost,
-    /// The engine met an error it cannot go on from.
+    /// The engine met an error it cannot go on from, after media could flow.
     EngineFailed,
     /// A step gave more outputs than any should.
     Runaway,
@@ -36,8 +39,9 @@ pub enum EndReason {
 
 impl EndReason {
     /// Every reason, in the order of [`EndReason::index`].
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::SetupTimeout,
+        Self::HandshakeFailed,
         Self::ClientSilent,
         Self::ClientClosed,
         Self::HungUp,
@@ -58,6 +62,7 @@ impl EndReason {
     pub fn label(self) -> &'static str {
         match self {
             Self::SetupTimeout => "setup_timeout",
+            Self::HandshakeFailed => "handshake_failed",
             Self::ClientSilent => "client_silent",
             Self::ClientClosed => "client_closed",
             Self::HungUp => "hung_up",
@@ -145,7 +150,7 @@ pub struct Summary {
     pub losses: Losses,
     /// Replies left out because too many waited.
     pub replies_dropped: u64,
-    /// The engine's error, for [`EndReason::EngineFailed`].
+    /// The engine's error, for [`EndReason::HandshakeFailed`] and [`EndReason::EngineFailed`].
     pub failure: Option<String>,
 }
 

@@ -60,7 +60,7 @@ fn a_client_whose_certificate_is_not_the_offered_one_is_ended_with_the_reason() 
     client.offer = client.offer.replace(&line.to_owned(), &other);
     world.call_with(session, client, Box::new(Echo::default()));
     world.run(Duration::from_secs(2));
-    assert_eq!(world.shard.counters().ended(EndReason::EngineFailed), 1);
+    assert_eq!(world.shard.counters().ended(EndReason::HandshakeFailed), 1);
     let [ShardEvent::Ended { summary, .. }] = &world.ended[..] else {
         panic!("one end: {:?}", world.ended);
     };

@@ -89,7 +89,7 @@ fn a_client_with_another_certificate_than_it_offered() {
         let other = format!("a=fingerprint:sha-256 {}", ["AB"; 32].join(":"));
         client.offer = client.offer.replace(&offered, &other);
     });
-    assert_told(&mut world, &listener, EndReason::EngineFailed);
+    assert_told(&mut world, &listener, EndReason::HandshakeFailed);
 }
 
 #[test]

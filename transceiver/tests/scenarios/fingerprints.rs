@@ -59,6 +59,6 @@ fn another_certificate_is_refused_by_each_hash() {
         let mut world = World::new();
         call_stating(&mut world, stated);
         world.run_until("it is refused", |world| world.shard.session_count() == 0);
-        assert_eq!(world.shard.counters().ended(EndReason::EngineFailed), 1);
+        assert_eq!(world.shard.counters().ended(EndReason::HandshakeFailed), 1);
     }
 }

@@ -8,6 +8,7 @@ mod containment;
 mod ending;
 mod farewells;
 mod fingerprints;
+mod handshakes;
 mod hearing;
 mod hostile_sctp;
 mod malformed;

@@ -112,6 +112,10 @@ pub(crate) fn relay() -> TrainDestination {
 
 impl World {
     pub(crate) fn new() -> Self {
+        Self::with_lifetimes(LIFETIMES)
+    }
+
+    pub(crate) fn with_lifetimes(lifetimes: Lifetimes) -> Self {
         let start = Instant::now();
         let epoch = Epoch::new(2).unwrap();
         let keys = Arc::new(KeyRing::single(epoch, &MasterSecret::new([9; 32])));
@@ -119,7 +123,7 @@ impl World {
             transceiver: TRANSCEIVER,
             index: SHARD,
             slots: SLOTS,
-            lifetimes: LIFETIMES,
+            lifetimes,
         };
         Self {
             now: start,
@@ -361,6 +365,8 @@ pub(crate) enum Loses {
     Everything,
     AllButChecks,
     Checks,
+    /// All of its DTLS but the first so many datagrams.
+    DtlsAfter(usize),
 }
 
 /// What kind of client it is.
@@ -417,8 +423,12 @@ pub(crate) struct Client {
     timestamp: u32,
     /// What of its datagrams is lost on the way to the relay.
     pub(crate) loses: Loses,
+    /// Datagrams of DTLS that it has sent, lost ones among them.
+    dtls_count: usize,
     /// How many of the packets for it that come next are lost.
     pub(crate) misses: usize,
+    /// Whether all DTLS for it is lost.
+    pub(crate) misses_dtls: bool,
 }
 
 impl Client {
@@ -484,7 +494,9 @@ impl Client {
             sequence: 30_000,
             timestamp: 123_456,
             loses: Loses::Nothing,
+            dtls_count: 0,
             misses: 0,
+            misses_dtls: false,
         }
     }
 
@@ -521,6 +533,9 @@ impl Client {
             self.misses -= 1;
             return;
         }
+        if self.misses_dtls && is_dtls(&payload[0]) {
+            return;
+        }
         let from = advertised()[usize::from(self.local.is_ipv6())];
         let receive = Receive::new(Protocol::Udp, from, self.local, payload);
         let receive = receive.expect("the shard sends what a client can read");
@@ -539,11 +554,14 @@ impl Client {
                 Output::Timeout(_) => return,
                 Output::Transmit(transmit) => {
                     let is_check = transmit.contents.first().is_some_and(|&first| first < 4);
+                    let is_dtls = transmit.contents.first().is_some_and(is_dtls);
+                    self.dtls_count += usize::from(is_dtls);
                     let lost = match self.loses {
                         Loses::Nothing => false,
                         Loses::Everything => true,
                         Loses::AllButChecks => !is_check,
                         Loses::Checks => is_check,
+                        Loses::DtlsAfter(passed) => is_dtls && self.dtls_count > passed,
                     };
                     if !lost {
                         self.outgoing
@@ -570,6 +588,11 @@ impl Client {
             .map(|message| serde_json::from_str(message).unwrap())
             .collect()
     }
+}
+
+/// Whether a datagram that begins like this is DTLS (RFC 7983, 7).
+fn is_dtls(first: &u8) -> bool {
+    (20..64).contains(first)
 }
 
 /// Opus at 20 ms, told apart by `n`.

@@ -140,7 +140,7 @@ async fn converse(upgrade: OnUpgrade, mut sideband: Sideband) {
 /// A call that ended for a reason of its own is no fault of this end (RFC 6455, 7.4.1).
 fn close_code(reason: EndReason) -> CloseCode {
     match reason {
-        EndReason::Panicked | EndReason::Runaway => CloseCode::Error,
+        EndReason::EngineFailed | EndReason::Panicked | EndReason::Runaway => CloseCode::Error,
         EndReason::Drained => CloseCode::Away,
         _ => CloseCode::Normal,
     }
