@@ -89,6 +89,10 @@ fn strangers_datagrams_are_dropped_by_their_own_reason() {
     is_dropped(&mut bench, &indication, DropReason::NoFlow);
     let no_name = [&[0, 1, 0, 0, 0x21, 0x12, 0xa4, 0x42][..], &[9; 12]].concat();
     is_dropped(&mut bench, &no_name, DropReason::StunUsername);
+    // USERHASH in the place of USERNAME, the first attribute (RFC 8489, 14.4).
+    let mut hashed = check(&bench.session(1, 1));
+    hashed[20..22].copy_from_slice(&[0x00, 0x1e]);
+    is_dropped(&mut bench, &hashed, DropReason::StunUsername);
 }
 
 #[test]

@@ -27,7 +27,7 @@ use syrinx_shared::keys::{KeyRing, PASSWORD_CHARS};
 use syrinx_shared::route::{Epoch, Now, SessionRef};
 use syrinx_shared::wire::demux::{Protocol, classify};
 use syrinx_shared::wire::encap::{Control, RawHeader, Record, RecordHeader};
-use syrinx_shared::wire::stun::{BindingRequest, StunError};
+use syrinx_shared::wire::stun::{BindingRequest, Integrity, StunError};
 use syrinx_shared::wire::train::TrainDestination;
 
 use crate::backend::link::LinkCommand;
@@ -132,6 +132,9 @@ pub(crate) struct Session {
     actions: Actions,
     paths: Paths,
     channels: Vec<ChannelId>,
+    /// How the last check was closed, and so its answer is: by MESSAGE-INTEGRITY-SHA256, or by
+    /// MESSAGE-INTEGRITY.
+    answers_in_sha256: bool,
     /// Whether the link was asked for and not yet asked to close.
     has_link: bool,
     engine_timeout: Instant,
@@ -167,6 +170,7 @@ impl Session {
             actions,
             paths: Paths::default(),
             channels: Vec::new(),
+            answers_in_sha256: false,
             has_link: false,
             engine_timeout: opening.offered,
             offered: opening.offered,
@@ -203,15 +207,16 @@ impl Session {
         record: &Record<'_>,
     ) -> (Result<(), Refusal>, Progress) {
         let is_first = self.phases.first_check.is_none();
-        let path = match self.admit(step, relay, record) {
-            Ok(path) => path,
+        let (path, check) = match self.admit(step, relay, record) {
+            Ok(admitted) => admitted,
             Err(refusal) => return (Err(refusal), Progress::Alive),
         };
         let client = self.paths.at(path).client.addr();
-        // What is admitted first is a check: nothing else admits a path.
-        let check = is_first.then(|| BindingRequest::peek(record.payload));
-        let nomination = check.and_then(|check| Some(self.engine.nomination(&check.ok()?)));
-        let payload = nomination.as_deref().unwrap_or(record.payload);
+        let rewritten = check.map(|check| {
+            self.answers_in_sha256 = check.integrity() == Some(Integrity::Sha256);
+            self.engine.rewrite(&check, is_first || check.nominates())
+        });
+        let payload = rewritten.as_deref().unwrap_or(record.payload);
         let taken = self.engine.handle_datagram(step.now.mono, client, payload);
         self.counts.datagrams_in += 1;
         // A datagram that the engine refuses can still have moved it, so what it has is drained.
@@ -350,28 +355,32 @@ impl Session {
         })
     }
 
-    /// Judges where a record came from. The path is admitted afterwards.
-    fn admit<S>(
+    /// Judges where a record came from. The path is admitted afterwards; with it comes the check
+    /// that the record is, if it is one.
+    fn admit<'r, S>(
         &mut self,
         step: &Step<'_, S>,
         relay: TrainDestination,
-        record: &Record<'_>,
-    ) -> Result<PathIndex, Refusal> {
+        record: &Record<'r>,
+    ) -> Result<(PathIndex, Option<BindingRequest<'r>>), Refusal> {
         let known = self.paths.find(relay, record.raw_header);
         match classify(record.payload) {
-            Some(Protocol::Stun) => self.admit_check(step, relay, record, known),
-            Some(Protocol::Dtls | Protocol::Rtp) => known.ok_or(Refusal::Path),
+            Some(Protocol::Stun) => {
+                let (path, check) = self.admit_check(step, relay, record, known)?;
+                Ok((path, Some(check)))
+            }
+            Some(Protocol::Dtls | Protocol::Rtp) => Ok((known.ok_or(Refusal::Path)?, None)),
             Some(Protocol::InnerLeg) | None => Err(Refusal::Protocol),
         }
     }
 
-    fn admit_check<S>(
+    fn admit_check<'r, S>(
         &mut self,
         step: &Step<'_, S>,
         relay: TrainDestination,
-        record: &Record<'_>,
+        record: &Record<'r>,
         known: Option<PathIndex>,
-    ) -> Result<PathIndex, Refusal> {
+    ) -> Result<(PathIndex, BindingRequest<'r>), Refusal> {
         let request = BindingRequest::peek(record.payload).map_err(|error| match error {
             StunError::NotBindingRequest => Refusal::NotBindingRequest,
             _ => Refusal::MalformedStun,
@@ -397,7 +406,7 @@ impl Session {
             .first_check
             .get_or_insert(now.saturating_duration_since(self.offered));
         self.paths.heard_check(path, request.nominates(), now);
-        Ok(path)
+        Ok((path, request))
     }
 
     fn cookie_matches(&self, keys: &KeyRing, header: &RecordHeader) -> bool {

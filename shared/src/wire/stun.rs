@@ -38,6 +38,9 @@ const SHA1_BYTES: usize = 20;
 /// MESSAGE-INTEGRITY-SHA256 may be truncated to 16 bytes, in steps of four (RFC 8489, 14.6).
 const SHA256_BYTES_MIN: usize = 16;
 const SHA256_BYTES_MAX: usize = 32;
+/// The whole FINGERPRINT attribute, and what its checksum is combined with (RFC 8489, 14.7).
+const FINGERPRINT_BYTES: usize = 8;
+const FINGERPRINT_MASK: u32 = 0x5354_554e;
 /// The attribute header: type and length.
 const ATTRIBUTE_HEADER_BYTES: usize = 4;
 
@@ -139,6 +142,13 @@ impl<'a> BindingRequest<'a> {
         &self.bytes[8..HEADER_BYTES]
     }
 
+    /// Which attribute [`BindingRequest::verify`] judges, in which an answer is owed, too (RFC 8489
+    /// section 9.1.3); `None` when there is none.
+    pub fn integrity(&self) -> Option<Integrity> {
+        let sha1 = self.sha1.map(|_| Integrity::Sha1);
+        self.sha256.map(|_| Integrity::Sha256).or(sha1)
+    }
+
     /// Whether the request was made by someone who knows `password`: checks
     /// MESSAGE-INTEGRITY-SHA256 where there is one, else MESSAGE-INTEGRITY (RFC 8489 section
     /// 9.1.3), in constant time. A request with neither never verifies.
@@ -221,6 +231,35 @@ impl<'a> Attributes<'a> {
         }
         Ok(())
     }
+}
+
+/// `response` with MESSAGE-INTEGRITY-SHA256 and FINGERPRINT in the place of what closed it: its
+/// attributes up to the first integrity attribute or FINGERPRINT stay. For a client that asked so
+/// (RFC 8489 section 9.1.3), where whoever wrote the response knows MESSAGE-INTEGRITY only.
+///
+/// # Errors
+/// [`StunError`] when `response` is too short for STUN's header, or an attribute runs past its end.
+pub fn seal_sha256(response: &[u8], password: &[u8]) -> Result<Vec<u8>, StunError> {
+    let mut end = HEADER_BYTES;
+    while let Some(header) = response.get(end..end + ATTRIBUTE_HEADER_BYTES) {
+        let kind = u16::from_be_bytes([header[0], header[1]]);
+        if matches!(
+            kind,
+            MESSAGE_INTEGRITY | MESSAGE_INTEGRITY_SHA256 | FINGERPRINT
+        ) {
+            break;
+        }
+        let value_bytes = usize::from(u16::from_be_bytes([header[2], header[3]]));
+        end += ATTRIBUTE_HEADER_BYTES + value_bytes.next_multiple_of(4);
+    }
+    let kept = response.get(..end).ok_or(StunError::Length)?;
+    let mut sealed = kept.to_vec();
+    push_integrity::<Hmac<Sha256>>(&mut sealed, MESSAGE_INTEGRITY_SHA256, password);
+    let fingerprint_ends = sealed.len() + FINGERPRINT_BYTES;
+    set_length(&mut sealed, fingerprint_ends);
+    let sum = crc32fast::hash(&sealed) ^ FINGERPRINT_MASK;
+    push_attribute(&mut sealed, FINGERPRINT, &sum.to_be_bytes());
+    Ok(sealed)
 }
 
 /// Which integrity attribute a written request carries.
@@ -312,8 +351,9 @@ fn set_length(message: &mut [u8], message_bytes: usize) {
 /// Whether `datagram` carries a FINGERPRINT as its last attribute, the mark by which ICE agents
 /// tell STUN from other traffic (RFC 8489 section 14.7). Only its place is checked.
 pub fn ends_with_fingerprint(datagram: &[u8]) -> bool {
-    datagram.len() >= HEADER_BYTES + 8
-        && datagram[datagram.len() - 8..datagram.len() - 6] == FINGERPRINT.to_be_bytes()
+    datagram.len() >= HEADER_BYTES + FINGERPRINT_BYTES
+        && datagram[datagram.len() - FINGERPRINT_BYTES..datagram.len() - 6]
+            == FINGERPRINT.to_be_bytes()
 }
 
 #[cfg(test)]
@@ -382,6 +422,31 @@ mod tests {
             assert!(request.verify(b"a password of ICE characters"));
             assert!(!request.verify(b"another password"));
         }
+    }
+
+    #[test]
+    fn a_response_is_sealed_anew_with_the_fingerprint_of_rfc_5769() {
+        // The sample request's FINGERPRINT is of the same function: cut off the seal, and remake it.
+        let fingerprint = RFC_5769_REQUEST.len() - FINGERPRINT_BYTES;
+        let sum = crc32fast::hash(&RFC_5769_REQUEST[..fingerprint]) ^ FINGERPRINT_MASK;
+        assert_eq!(RFC_5769_REQUEST[fingerprint + 4..], sum.to_be_bytes());
+
+        let mut response = request(Integrity::Sha1);
+        let integrity_starts = response.len() - 24;
+        push_attribute(&mut response, FINGERPRINT, &[0; 4]);
+        let sealed = seal_sha256(&response, b"secret").unwrap();
+        assert_eq!(sealed[4..integrity_starts], response[4..integrity_starts]);
+        assert_eq!(sealed.len(), integrity_starts + 36 + FINGERPRINT_BYTES);
+        assert!(ends_with_fingerprint(&sealed));
+        let (covered, sum) = sealed.split_at(sealed.len() - FINGERPRINT_BYTES);
+        let right = crc32fast::hash(covered) ^ FINGERPRINT_MASK;
+        assert_eq!(sum[4..], right.to_be_bytes());
+        let read = BindingRequest::peek(&sealed).unwrap();
+        assert_eq!(read.integrity(), Some(Integrity::Sha256));
+        assert!(read.verify(b"secret") && !read.verify(b"other"));
+
+        assert_eq!(seal_sha256(&response[..19], b"x"), Err(StunError::Length));
+        assert_eq!(seal_sha256(&response[..27], b"x"), Err(StunError::Length));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! which of two generations a check is answered in is the session's choice, check by check.
 
 use str0m::IceCreds;
-use syrinx_shared::wire::stun::{BindingRequest, Integrity, RequestWriter};
+use syrinx_shared::wire::stun::{BindingRequest, Integrity, RequestWriter, seal_sha256};
 
 use super::Engine;
 use super::offer::{OfferError, ice_password, ice_ufrag};
@@ -71,14 +71,17 @@ impl Engine {
         api.set_remote_ice_credentials(theirs);
     }
 
-    /// The check that nominates what `request` only tries, with the same answer to it.
+    /// `request`, an authenticated check, as the engine reads it: with the same answer to it. str0m
+    /// reads nothing that is closed by MESSAGE-INTEGRITY-SHA256 alone (RFC 8489, 14.6), for which
+    /// [`Engine::seal`] makes up in the answer, or that lacks PRIORITY; and it would change roles
+    /// with a client that claims to be controlled.
     ///
-    /// str0m sends nothing but answers to checks before a path is nominated, so a handshake that
-    /// the client has begun would wait for its nomination: Chromium sends its ClientHello 1 ms
-    /// after the first answer, and nominates 50 ms later. A path that has carried an
-    /// authenticated check may carry data (RFC 8445, 12.1), and which one does is the session's
-    /// choice in any case.
-    pub fn nomination(&mut self, request: &BindingRequest<'_>) -> Vec<u8> {
+    /// The first check of a session is made to nominate, whatever it says. str0m sends nothing but
+    /// answers to checks before a path is nominated, so a handshake that the client has begun would
+    /// wait for its nomination: Chromium sends its ClientHello 1 ms after the first answer, and
+    /// nominates 50 ms later. A path that has carried an authenticated check may carry data
+    /// (RFC 8445, 12.1), and which one does is the session's choice in any case.
+    pub fn rewrite(&mut self, request: &BindingRequest<'_>, nominate: bool) -> Vec<u8> {
         let (ours, client) = self.ice();
         let id = request.transaction_id().try_into();
         RequestWriter {
@@ -86,9 +89,17 @@ impl Engine {
             client_ufrag: client.ufrag.as_bytes(),
             password: ours.password.as_bytes(),
             transaction_id: id.expect("invariant: 96 bits, by STUN's header"),
-            nominate: true,
+            nominate,
             integrity: Integrity::Sha1,
         }
         .to_bytes()
+    }
+
+    /// The engine's `answer` to a check that was closed by MESSAGE-INTEGRITY-SHA256, closed in the
+    /// same way.
+    pub fn seal(&mut self, answer: &[u8]) -> Vec<u8> {
+        let (ours, _) = self.ice();
+        let sealed = seal_sha256(answer, ours.password.as_bytes());
+        sealed.expect("invariant: the engine writes well-formed STUN")
     }
 }

@@ -25,10 +25,12 @@ impl Session {
             Some(path) => Some(self.paths.at(path)),
             None => self.paths.current(),
         };
-        if let Some(by) = by {
-            self.counts.datagrams_out += 1;
-            step.sink.transmit(by.relay, &by.back, &transmit.bytes);
-        }
+        let Some(by) = by else { return };
+        self.counts.datagrams_out += 1;
+        let sealed =
+            (answers_check && self.answers_in_sha256).then(|| self.engine.seal(&transmit.bytes));
+        let bytes = sealed.as_deref().unwrap_or(&transmit.bytes);
+        step.sink.transmit(by.relay, &by.back, bytes);
     }
 
     /// A message of the client: an event for the backend, or something to be told about.

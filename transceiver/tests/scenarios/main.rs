@@ -11,6 +11,7 @@ mod fingerprints;
 mod handshakes;
 mod hearing;
 mod hostile_sctp;
+mod integrity;
 mod malformed;
 mod media_v1;
 mod moving;
