@@ -426,7 +426,7 @@ mod tests {
 
     #[test]
     fn a_response_is_sealed_anew_with_the_fingerprint_of_rfc_5769() {
-        // The sample request's FINGERPRINT is of the same function: cut off the seal, and remake it.
+        // The sample request's FINGERPRINT is of the same function.
         let fingerprint = RFC_5769_REQUEST.len() - FINGERPRINT_BYTES;
         let sum = crc32fast::hash(&RFC_5769_REQUEST[..fingerprint]) ^ FINGERPRINT_MASK;
         assert_eq!(RFC_5769_REQUEST[fingerprint + 4..], sum.to_be_bytes());

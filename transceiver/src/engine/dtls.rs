@@ -22,8 +22,8 @@ use super::fingerprint::{Digester, Hash};
 const FLIGHT_RTO: Duration = Duration::from_millis(250);
 
 /// How often a flight is sent again: without end. A flight that the client repeats counts, too, so
-/// any limit is used up by a client that goes on asking, and DTLS would then give up by itself. Each
-/// wait of our own doubles; what a client repeats is answered at once.
+/// any limit is used up by a client that goes on asking, and DTLS would then give up by itself.
+/// Each wait of our own doubles; what a client repeats is answered at once.
 const FLIGHT_RETRIES: usize = usize::MAX;
 
 /// Time a handshake may take: more than set-up may by any configuration (`media.setup_timeout_ms`,

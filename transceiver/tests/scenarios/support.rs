@@ -5,6 +5,7 @@
 //! become its datagrams. Time passes only in [`World::run`], in steps of five milliseconds.
 
 mod checks;
+mod losses;
 mod speech;
 
 use std::collections::VecDeque;
@@ -39,6 +40,8 @@ use syrinx_transceiver::shard::counters::Fate;
 use syrinx_transceiver::shard::{Shard, ShardConfig, ShardEvent};
 
 pub(crate) use checks::check;
+pub(crate) use losses::Loses;
+use losses::is_dtls;
 
 /// One step of virtual time.
 pub(crate) const TICK: Duration = Duration::from_millis(5);
@@ -358,17 +361,6 @@ impl World {
     }
 }
 
-/// What of a client's datagrams is lost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Loses {
-    Nothing,
-    Everything,
-    AllButChecks,
-    Checks,
-    /// All of its DTLS but the first so many datagrams.
-    DtlsAfter(usize),
-}
-
 /// What kind of client it is.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
@@ -533,7 +525,7 @@ impl Client {
             self.misses -= 1;
             return;
         }
-        if self.misses_dtls && is_dtls(&payload[0]) {
+        if self.misses_dtls && is_dtls(payload[0]) {
             return;
         }
         let from = advertised()[usize::from(self.local.is_ipv6())];
@@ -553,16 +545,9 @@ impl Client {
             match output {
                 Output::Timeout(_) => return,
                 Output::Transmit(transmit) => {
-                    let is_check = transmit.contents.first().is_some_and(|&first| first < 4);
-                    let is_dtls = transmit.contents.first().is_some_and(is_dtls);
-                    self.dtls_count += usize::from(is_dtls);
-                    let lost = match self.loses {
-                        Loses::Nothing => false,
-                        Loses::Everything => true,
-                        Loses::AllButChecks => !is_check,
-                        Loses::Checks => is_check,
-                        Loses::DtlsAfter(passed) => is_dtls && self.dtls_count > passed,
-                    };
+                    let first = transmit.contents[0];
+                    self.dtls_count += usize::from(is_dtls(first));
+                    let lost = self.loses.loses(first, self.dtls_count);
                     if !lost {
                         self.outgoing
                             .push_back((transmit.contents.into(), self.addr));
@@ -588,11 +573,6 @@ impl Client {
             .map(|message| serde_json::from_str(message).unwrap())
             .collect()
     }
-}
-
-/// Whether a datagram that begins like this is DTLS (RFC 7983, 7).
-fn is_dtls(first: &u8) -> bool {
-    (20..64).contains(first)
 }
 
 /// Opus at 20 ms, told apart by `n`.
