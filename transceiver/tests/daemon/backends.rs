@@ -1,6 +1,7 @@
 //! Calls that are for a backend: which one, what it hears, and what becomes of them without it.
 
 use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc::{self, Sender};
 use std::thread;
 
 use async_tungstenite::tungstenite::{self, Message, WebSocket};
@@ -28,19 +29,22 @@ fn accept(listener: &TcpListener) -> WebSocket<TcpStream> {
     tungstenite::accept(stream).unwrap()
 }
 
-/// Reads to the end: the first text, and how the link was closed.
-fn first_and_close(mut socket: WebSocket<TcpStream>) -> (String, Option<(u16, String)>) {
-    let mut first = String::new();
+/// Reads to the end, and gives away the first text when it comes: how the link was closed.
+fn close_of(mut socket: WebSocket<TcpStream>, first: &Sender<String>) -> Option<(u16, String)> {
+    let mut is_first = true;
     loop {
         match socket.read() {
-            Ok(Message::Text(text)) if first.is_empty() => first = text.as_str().to_owned(),
+            Ok(Message::Text(text)) if is_first => {
+                first.send(text.as_str().to_owned()).unwrap();
+                is_first = false;
+            }
             Ok(Message::Close(frame)) => {
                 let said = frame.map(|frame| (frame.code.into(), frame.reason.as_str().to_owned()));
                 while socket.read().is_ok() {}
-                return (first, said);
+                return said;
             }
             Ok(_) => {}
-            Err(_) => return (first, None),
+            Err(_) => return None,
         }
     }
 }
@@ -56,12 +60,17 @@ fn open(transceiver: &Transceiver, model: &str) -> String {
 fn a_call_brings_up_its_link_and_its_end_is_said_to_the_backend() {
     let (listener, address) = listener();
     let transceiver = Ground::new().start(&entry("agent", "my-*", &address, ""));
+    let (sender, first) = mpsc::channel();
     let backend = thread::spawn(move || {
-        let hung_up = first_and_close(accept(&listener));
-        (hung_up, first_and_close(accept(&listener)))
+        let hung_up = close_of(accept(&listener), &sender);
+        (hung_up, close_of(accept(&listener), &sender))
     });
     let location = open(&transceiver, "my-agent");
-    let call = location.rsplit('/').next().unwrap().to_owned();
+    let call = location.rsplit('/').next().unwrap();
+    // A call that ends sooner leaves its link without a word.
+    let hello = first.recv_timeout(PATIENCE).unwrap();
+    assert!(hello.contains(call), "{hello}");
+    assert!(hello.contains("my-agent"), "{hello}");
     assert_eq!(transceiver.ask("DELETE", &location, &[], b"").status, 200);
     // The second is open when the process is asked to stop.
     open(&transceiver, "my-agent");
@@ -74,13 +83,9 @@ fn a_call_brings_up_its_link_and_its_end_is_said_to_the_backend() {
     let (code, log) = transceiver.wait();
     assert_eq!(code, Some(0), "{log}");
     let (hung_up, drained) = backend.join().unwrap();
-    assert!(hung_up.0.contains(&call), "{}", hung_up.0);
-    assert!(hung_up.0.contains("my-agent"), "{}", hung_up.0);
-    let (code, reason) = hung_up.1.expect("the first link is closed in order");
+    let (code, reason) = hung_up.expect("the first link is closed in order");
     assert_eq!((code, reason.as_str()), (1000, "hung_up"));
-    let (_, reason) = drained
-        .1
-        .expect("the second too, before the process is gone");
+    let (_, reason) = drained.expect("the second too, before the process is gone");
     assert_eq!(reason, "drained");
 }
 
