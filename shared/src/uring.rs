@@ -6,7 +6,7 @@
 //! (`ppoll` and `recvmmsg`, for hosts that do not permit io_uring); `probe` chooses between them
 //! at run time. Both send by `sendmmsg` through a [`SendQueue`], synchronously, so that received
 //! buffers may be given back to the kernel as soon as the pass ends. `slices` runs a glommio
-//! executor inside the worker's own loop.
+//! executor inside the worker's own loop, and polls what must not wait for one.
 //!
 //! The caller is [`crate::worker`]; sockets are opened by the daemons' drivers.
 
@@ -18,12 +18,15 @@ mod counters;
 mod event;
 pub(crate) mod mmsg;
 mod probe;
+mod readiness;
 mod region;
+mod resident;
 pub(crate) mod ring;
 mod send;
 mod slices;
 mod socket;
 mod steering;
+mod stream;
 pub(crate) mod syscall;
 mod task_waker;
 
@@ -34,11 +37,13 @@ pub use event::WakeEvent;
 pub(crate) use probe::tests::without_io_uring;
 pub(crate) use probe::try_ring as require_ring;
 pub use probe::{IoModel, IoModelChoice, IoModelError, choose_io_model};
+pub use resident::{Evicted, Resident};
 pub use send::{Segmentation, Send, SendQueue, Sends};
 pub(crate) use slices::SliceExecutor;
 pub use slices::{Sleep, Slices, SpawnError, TaskHandle};
 pub use socket::{PathMtu, SocketError, UdpOptions, UdpSocket, open_udp, open_udp_group};
 pub use steering::attach_shard_steering;
+pub use stream::Stream;
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -507,7 +507,7 @@ impl<S: Service, R: IoReceiver> Worker<S, R> {
         let Some(slices) = &mut self.slices else {
             return;
         };
-        if (ready || slices.is_due(now.mono)) && slices.slice() {
+        if (ready || slices.is_due(now.mono)) && slices.slice(ready) {
             self.service.handle_tasks(now, &mut self.queue);
         }
     }

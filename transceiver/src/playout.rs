@@ -386,6 +386,8 @@ pub struct Way {
     pub jitter: Option<Duration>,
     /// The part of our packets that never arrived, 0 to 1.
     pub loss: Option<f64>,
+    /// The part of them that was lost of late, 0 to 1; 0 as long as nothing is reported.
+    pub recent_loss: f64,
 }
 
 impl Way {

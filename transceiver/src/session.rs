@@ -491,7 +491,8 @@ impl Session {
             Event::Delivery(report) => {
                 let format = self.engine.audio_format();
                 let clock_rate_hz = format.map_or(1, |format| format.clock_rate_hz);
-                self.delivery.note(&report, clock_rate_hz);
+                let sent_packets = self.counts.audio_out_packets;
+                self.delivery.note(&report, clock_rate_hz, sent_packets);
                 self.actions.set_way(self.way());
             }
             Event::Closed => return Progress::Ended(EndReason::ClientClosed),

@@ -13,13 +13,16 @@
 //!   run for ever; counts polls; and gives the task a waker of ours. A wake from outside a run,
 //!   from this thread or another, is noted and carried out at the start of the next slice: the
 //!   executor's own cross-thread wake-ups do not reach a loop that waits elsewhere.
+//! - What is done for every message is no task: a run enters the kernel three times, and residents
+//!   ([`super::resident`]) are polled without one.
 //! - Timers are ours ([`Slices::sleep_until`]): the next one bounds the loop's wait. The executor's
 //!   own timers, `spawn_blocking`, shared channels and latency queues do not work in slices.
 //! - A run polls a bounded number of times before wake-ups wait for the next one, so a task that
 //!   yields in a loop gets its share and no more.
 
 use super::event::WakeEvent;
-use super::syscall::epoll_of;
+use super::readiness::Readiness;
+use super::resident::{Resident, Residents};
 use super::task_waker::{RunMark, TaskWaker, Wakeups, note_poll};
 use glommio::{LocalExecutor, LocalExecutorBuilder, Placement, Task};
 use std::cell::{Cell, RefCell};
@@ -95,8 +98,7 @@ impl Slices {
         if shared.live.get() >= shared.tasks_max {
             return Err(SpawnError::Full(shared.tasks_max));
         }
-        let id = shared.next_id.get();
-        shared.next_id.set(id + 1);
+        let id = shared.take_id();
         shared.live.set(shared.live.get() + 1);
         let finished = Rc::new(Cell::new(false));
         let waker = TaskWaker::new(&shared.wakeups);
@@ -123,8 +125,7 @@ impl Slices {
 
     /// Completes at `deadline`, or at once if that has passed.
     pub fn sleep_until(&self, deadline: Instant) -> Sleep {
-        let id = self.shared.next_id.get();
-        self.shared.next_id.set(id + 1);
+        let id = self.shared.take_id();
         Sleep {
             key: (deadline, id),
             shared: Rc::clone(&self.shared),
@@ -142,6 +143,24 @@ impl Slices {
             sleep.as_mut().poll(context).map(|()| None)
         })
         .await
+    }
+
+    /// Has the loop poll `future` itself, without the executor: for what is done for every message.
+    ///
+    /// It must use none of the executor's sockets, files or timers, but may wait for a
+    /// [`super::Stream`], for [`Slices::sleep_until`], and for any waker. A panic ends it and is
+    /// counted; who waits for it is told.
+    pub fn reside<T: 'static>(
+        &self,
+        name: &'static str,
+        future: impl Future<Output = T> + 'static,
+    ) -> Resident<T> {
+        Residents::admit(&self.shared, name, future)
+    }
+
+    /// What watches the streams of this thread.
+    pub(super) fn readiness(&self) -> &Readiness {
+        &self.shared.readiness
     }
 
     /// Tasks that are running or about to start.
@@ -204,8 +223,10 @@ impl Drop for Sleep {
 }
 
 /// What the handles, the guards and the executor share on the worker's thread.
-struct Shared {
-    wakeups: Arc<Wakeups>,
+pub(super) struct Shared {
+    pub(super) wakeups: Arc<Wakeups>,
+    pub(super) residents: Residents,
+    readiness: Readiness,
     tasks_max: usize,
     requests: RefCell<VecDeque<Request>>,
     tasks: RefCell<HashMap<u64, Task<()>>>,
@@ -234,7 +255,23 @@ enum Request {
 }
 
 impl Shared {
-    /// The beginning of every run: starts and cancels tasks, fires timers, carries out wake-ups.
+    pub(super) fn take_id(&self) -> u64 {
+        let id = self.next_id.get();
+        self.next_id.set(id + 1);
+        id
+    }
+
+    pub(super) fn note_poll(&self) {
+        self.polls.set(self.polls.get() + 1);
+    }
+
+    fn fire_timers(&self, now: Instant) {
+        while let Some(waker) = self.take_due_timer(now) {
+            waker.wake();
+        }
+    }
+
+    /// The beginning of every run: starts and cancels tasks, carries out wake-ups.
     fn begin_run(&self) {
         for id in self.finished.borrow_mut().drain(..) {
             self.tasks.borrow_mut().remove(&id);
@@ -254,10 +291,6 @@ impl Shared {
                 None => break,
             }
         }
-        let now = Instant::now();
-        while let Some(waker) = self.take_due_timer(now) {
-            waker.wake();
-        }
         self.wakeups.carry_out();
     }
 
@@ -270,6 +303,12 @@ impl Shared {
             None
         }
     }
+}
+
+pub(super) fn note_panic(shared: &Shared, task: &str, panic: &(dyn std::any::Any + Send)) {
+    shared.panics.set(shared.panics.get() + 1);
+    let reason = crate::worker::panic_text(panic);
+    tracing::error!(task, reason, "a task panicked and was ended");
 }
 
 /// What every task is wrapped in.
@@ -289,7 +328,7 @@ impl<F: Future<Output = ()>> Future for Guard<F> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let guard = &mut *self;
-        guard.shared.polls.set(guard.shared.polls.get() + 1);
+        guard.shared.note_poll();
         note_poll();
         guard.waker.target(context.waker());
         let Some(future) = &mut guard.future else {
@@ -299,7 +338,7 @@ impl<F: Future<Output = ()>> Future for Guard<F> {
         match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut context))) {
             Ok(Poll::Pending) => return Poll::Pending,
             Ok(Poll::Ready(())) => {}
-            Err(panic) => guard.note_panic(&*panic),
+            Err(panic) => note_panic(&guard.shared, guard.name, &*panic),
         }
         guard.finish();
         Poll::Ready(())
@@ -307,19 +346,13 @@ impl<F: Future<Output = ()>> Future for Guard<F> {
 }
 
 impl<F> Guard<F> {
-    fn note_panic(&self, panic: &(dyn std::any::Any + Send)) {
-        self.shared.panics.set(self.shared.panics.get() + 1);
-        let reason = crate::worker::panic_text(panic);
-        tracing::error!(task = self.name, reason, "a task panicked and was ended");
-    }
-
     /// Drops the future, whose destructor is contained like its polls.
     fn finish(&mut self) {
         let Some(future) = self.future.take() else {
             return;
         };
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(future))) {
-            self.note_panic(&*panic);
+            note_panic(&self.shared, self.name, &*panic);
         }
         self.waker.untarget();
         self.finished.set(true);
@@ -340,7 +373,6 @@ impl<F> Drop for Guard<F> {
 pub(crate) struct SliceExecutor {
     /// `None` once shut down.
     executor: Option<LocalExecutor>,
-    readiness: Rc<OwnedFd>,
     slices: Slices,
     settled: bool,
     counters: SliceCounters,
@@ -351,6 +383,8 @@ pub(crate) struct SliceExecutor {
 pub(crate) struct SliceCounters {
     pub(crate) slices: u64,
     pub(crate) unsettled: u64,
+    /// Runs of the executor.
+    pub(crate) runs: u64,
     pub(crate) panics: u64,
 }
 
@@ -364,6 +398,8 @@ impl SliceExecutor {
         let (executor, rings) = build_executor()?;
         let shared = Rc::new(Shared {
             wakeups,
+            residents: Residents::default(),
+            readiness: Readiness::new(&rings)?,
             tasks_max,
             requests: RefCell::default(),
             tasks: RefCell::default(),
@@ -376,7 +412,6 @@ impl SliceExecutor {
             stopped: Cell::new(false),
         });
         let mut slices = SliceExecutor {
-            readiness: Rc::new(epoll_of(&rings)?),
             executor: Some(executor),
             slices: Slices { shared },
             settled: true,
@@ -392,9 +427,9 @@ impl SliceExecutor {
         &self.slices
     }
 
-    /// Readable when one of the executor's rings has completions.
+    /// Readable when one of the executor's rings has completions, or a stream is ready.
     pub(crate) fn readiness(&self) -> &Rc<OwnedFd> {
-        &self.readiness
+        self.slices.readiness().descriptor()
     }
 
     /// The next timer.
@@ -416,14 +451,28 @@ impl SliceExecutor {
             || self.next_deadline().is_some_and(|deadline| deadline <= now)
     }
 
-    /// Runs the tasks until they rest, or [`RUNS_MAX`] times. Answers whether any was polled.
-    pub(crate) fn slice(&mut self) -> bool {
+    /// Polls the residents that were woken, and runs the executor's tasks, if any is due, until
+    /// they rest, or [`RUNS_MAX`] times. `is_ready` says that the descriptor is readable. Answers
+    /// whether anything was polled.
+    pub(crate) fn slice(&mut self, is_ready: bool) -> bool {
         let shared = Rc::clone(&self.slices.shared);
         let before = shared.polls.get();
         self.counters.slices += 1;
+        // A descriptor that cannot be read is one that only a run can find out about.
+        let has_completions = is_ready && shared.readiness.take().unwrap_or(true);
+        shared.fire_timers(Instant::now());
+        shared.residents.poll_woken(&shared);
+        if has_completions || !self.settled || shared.wakeups.is_run_due() {
+            self.run(&shared);
+        }
+        shared.polls.get() != before
+    }
+
+    fn run(&mut self, shared: &Shared) {
         self.settled = false;
         for _ in 0..RUNS_MAX {
             let polls = shared.polls.get();
+            self.counters.runs += 1;
             self.run_once();
             if shared.polls.get() == polls {
                 self.settled = true;
@@ -431,7 +480,6 @@ impl SliceExecutor {
             }
         }
         self.counters.unsettled += u64::from(!self.settled);
-        shared.polls.get() != before
     }
 
     /// Counters since the start.
@@ -476,6 +524,7 @@ impl SliceExecutor {
         for _ in 0..SHUTDOWN_RUNS {
             self.run_once();
         }
+        shared.residents.evict_all(&shared);
         let _closing = ring_lifecycle();
         self.executor = None;
     }
@@ -529,7 +578,7 @@ fn ring_descriptors() -> io::Result<BTreeSet<RawFd>> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::uring::syscall::{Interest, poll};
     use futures_lite::{AsyncReadExt, AsyncWriteExt, future::yield_now};
@@ -539,20 +588,20 @@ mod tests {
     use std::thread;
 
     /// The part of a worker's loop that concerns tasks.
-    struct Loop {
-        slices: SliceExecutor,
+    pub(in crate::uring) struct Loop {
+        pub(in crate::uring) slices: SliceExecutor,
         event: Arc<WakeEvent>,
     }
 
     impl Loop {
-        fn new(tasks_max: usize) -> Loop {
+        pub(in crate::uring) fn new(tasks_max: usize) -> Loop {
             let event = Arc::new(WakeEvent::new().unwrap());
             let slices = SliceExecutor::new(tasks_max, Arc::clone(&event)).unwrap();
             Loop { slices, event }
         }
 
         /// One pass: waits no longer than `longest`.
-        fn pass(&mut self, longest: Duration) {
+        pub(in crate::uring) fn pass(&mut self, longest: Duration) {
             let now = Instant::now();
             let timer = self.slices.next_deadline();
             let timer = timer.map_or(longest, |at| at.saturating_duration_since(now));
@@ -574,11 +623,11 @@ mod tests {
                 self.event.drain();
             }
             if ready || self.slices.is_due(Instant::now()) {
-                self.slices.slice();
+                self.slices.slice(ready);
             }
         }
 
-        fn until(&mut self, done: impl Fn() -> bool) {
+        pub(in crate::uring) fn until(&mut self, done: impl Fn() -> bool) {
             let deadline = Instant::now() + Duration::from_secs(5);
             while !done() {
                 assert!(Instant::now() < deadline, "it never came to pass");
@@ -586,7 +635,7 @@ mod tests {
             }
         }
 
-        fn handle(&self) -> Slices {
+        pub(in crate::uring) fn handle(&self) -> Slices {
             self.slices.handle().clone()
         }
     }

@@ -208,26 +208,98 @@ pub(crate) fn sharpen_timers() {
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, SLACK_NS) };
 }
 
-/// An epoll descriptor that is readable while any of `members` is.
-pub(crate) fn epoll_of(members: &[RawFd]) -> io::Result<OwnedFd> {
+/// Opens an epoll descriptor.
+pub(crate) fn epoll() -> io::Result<OwnedFd> {
     // SAFETY: no pointers are passed.
-    let epoll = own(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
-    for &member in members {
-        let mut event = libc::epoll_event {
-            events: libc::EPOLLIN as u32,
-            u64: 0,
-        };
-        // SAFETY: the kernel reads one live event; a bad descriptor gives EBADF.
-        check(unsafe {
-            libc::epoll_ctl(
-                epoll.as_raw_fd(),
-                libc::EPOLL_CTL_ADD,
-                member,
-                &raw mut event,
-            )
-        })?;
+    own(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })
+}
+
+/// What epoll watches for, or has seen: `struct epoll_event` of sys/epoll.h.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct EpollEvent(libc::epoll_event);
+
+impl Default for EpollEvent {
+    fn default() -> EpollEvent {
+        EpollEvent::new(0, 0)
     }
-    Ok(epoll)
+}
+
+impl EpollEvent {
+    fn new(events: libc::c_int, token: u64) -> EpollEvent {
+        EpollEvent(libc::epoll_event {
+            events: events as u32,
+            u64: token,
+        })
+    }
+
+    /// As long as there is something to read.
+    pub(crate) fn level_read(token: u64) -> EpollEvent {
+        EpollEvent::new(libc::EPOLLIN, token)
+    }
+
+    /// Each time that a stream becomes readable or writable, or ends.
+    pub(crate) fn edges(token: u64) -> EpollEvent {
+        let both = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP;
+        EpollEvent::new(both | libc::EPOLLET, token)
+    }
+
+    pub(crate) fn token(&self) -> u64 {
+        self.0.u64
+    }
+
+    pub(crate) fn is_readable(&self) -> bool {
+        self.has(libc::EPOLLIN)
+    }
+
+    pub(crate) fn is_writable(&self) -> bool {
+        self.has(libc::EPOLLOUT)
+    }
+
+    /// The other side ended its half, or the stream is broken.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.has(libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR)
+    }
+
+    fn has(&self, events: libc::c_int) -> bool {
+        self.0.events & events as u32 != 0
+    }
+}
+
+/// Watches a descriptor.
+pub(crate) fn epoll_add(epoll: BorrowedFd<'_>, member: RawFd, event: EpollEvent) -> io::Result<()> {
+    let (epoll, mut event) = (epoll.as_raw_fd(), event.0);
+    // SAFETY: the kernel reads one live event; a bad descriptor gives EBADF.
+    check(unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, member, &raw mut event) })?;
+    Ok(())
+}
+
+/// Watches a descriptor no longer. One that is not watched is left alone.
+pub(crate) fn epoll_remove(epoll: BorrowedFd<'_>, member: BorrowedFd<'_>) {
+    let (epoll, member) = (epoll.as_raw_fd(), member.as_raw_fd());
+    // SAFETY: removing takes no event (epoll_ctl(2), since Linux 2.6.9).
+    unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, member, ptr::null_mut()) };
+}
+
+/// Takes what has been seen, without waiting.
+pub(crate) fn epoll_take<'a>(
+    epoll: BorrowedFd<'_>,
+    events: &'a mut [EpollEvent],
+) -> io::Result<&'a [EpollEvent]> {
+    let room = libc::c_int::try_from(events.len()).unwrap_or(libc::c_int::MAX);
+    // SAFETY: EpollEvent is transparent over the kernel's structure, and there is room for as many.
+    let count = check(unsafe {
+        let first = events.as_mut_ptr().cast::<libc::epoll_event>();
+        libc::epoll_wait(epoll.as_raw_fd(), first, room, 0)
+    })?;
+    Ok(&events[..usize::try_from(count).unwrap_or(0)])
+}
+
+/// Says to the other side of a connected stream that nothing more comes.
+pub(crate) fn shutdown_write(stream: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: no pointers are passed.
+    check(unsafe { libc::shutdown(stream.as_raw_fd(), libc::SHUT_WR) })?;
+    Ok(())
 }
 
 /// Makes `io_uring_setup` fail with `errno` on the calling thread and the threads it starts, by a

@@ -4,6 +4,9 @@
 //! noted on a list that the next run carries out first, and other threads write the worker's
 //! eventfd. A task is on the list at most once, so the list is bounded by the number of tasks.
 //!
+//! A resident (see [`super::resident`]) is woken onto a list of its own, which the loop takes up
+//! without a run.
+//!
 //! A run that has polled [`RUN_POLLS_MAX`] times notes further wake-ups for the next run, too. So
 //! tasks that wake themselves or each other without end share the thread instead of owning it.
 
@@ -48,6 +51,9 @@ pub(crate) struct Wakeups {
     event: Arc<WakeEvent>,
     due: AtomicBool,
     woken: Mutex<VecDeque<Arc<TaskWaker>>>,
+    /// Residents are no tasks of the executor: their wake-ups need no run.
+    has_residents: AtomicBool,
+    residents: Mutex<VecDeque<Arc<ResidentWaker>>>,
 }
 
 impl Wakeups {
@@ -63,6 +69,8 @@ impl Wakeups {
             event,
             due: AtomicBool::new(false),
             woken: Mutex::new(VecDeque::with_capacity(tasks_max)),
+            has_residents: AtomicBool::new(false),
+            residents: Mutex::new(VecDeque::with_capacity(tasks_max)),
         })
     }
 
@@ -71,10 +79,31 @@ impl Wakeups {
         self.due.store(true, Ordering::Release);
     }
 
-    /// Whether something was noted since the last run.
+    /// Whether something was noted for the executor since the last run.
+    #[inline]
+    pub(crate) fn is_run_due(&self) -> bool {
+        self.due.load(Ordering::Acquire)
+    }
+
+    /// Whether a slice has something to do.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
-        self.due.load(Ordering::Acquire)
+        self.is_run_due() || self.has_residents.load(Ordering::Acquire)
+    }
+
+    /// Calls `poll` with each resident that was woken before this call.
+    pub(crate) fn take_residents(&self, mut poll: impl FnMut(u64)) {
+        if !self.has_residents.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        let count = self.residents().len();
+        for _ in 0..count {
+            let Some(waker) = self.residents().pop_front() else {
+                break;
+            };
+            waker.queued.store(false, Ordering::Release);
+            poll(waker.id);
+        }
     }
 
     /// Wakes the noted tasks, inside a run.
@@ -92,6 +121,12 @@ impl Wakeups {
             task.queued.store(false, Ordering::Release);
             task.wake_target();
         }
+    }
+
+    fn residents(&self) -> MutexGuard<'_, VecDeque<Arc<ResidentWaker>>> {
+        self.residents
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn woken(&self) -> MutexGuard<'_, VecDeque<Arc<TaskWaker>>> {
@@ -176,18 +211,57 @@ impl TaskWaker {
     }
 }
 
+/// The waker of a resident, which the loop polls.
+#[derive(Debug)]
+pub(crate) struct ResidentWaker {
+    wakeups: Arc<Wakeups>,
+    id: u64,
+    queued: AtomicBool,
+}
+
+impl ResidentWaker {
+    pub(crate) fn new(wakeups: &Arc<Wakeups>, id: u64) -> Arc<ResidentWaker> {
+        Arc::new(ResidentWaker {
+            wakeups: Arc::clone(wakeups),
+            id,
+            queued: AtomicBool::new(false),
+        })
+    }
+}
+
+impl Wake for ResidentWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if self.queued.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let wakeups = &self.wakeups;
+        wakeups.residents().push_back(Arc::clone(self));
+        wakeups.has_residents.store(true, Ordering::Release);
+        if here().executor != wakeups.executor {
+            wakeups.event.wake();
+        }
+    }
+}
+
+/// Whose thread this is. One that is being torn down has no executor any more.
+fn here() -> Here {
+    HERE.try_with(Cell::get).unwrap_or(Here {
+        executor: 0,
+        polls_left: 0,
+    })
+}
+
 impl Wake for TaskWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // A thread that is being torn down has no executor any more.
-        let nowhere = Here {
-            executor: 0,
-            polls_left: 0,
-        };
-        let here = HERE.try_with(Cell::get).unwrap_or(nowhere);
+        let here = here();
         let is_here = here.executor == self.wakeups.executor;
         if is_here && here.polls_left > 0 {
             self.wake_target();

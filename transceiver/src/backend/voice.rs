@@ -26,6 +26,8 @@ const _: () = assert!(FEED_INTERVAL.as_millis() as u64 * 48 * 3 <= ENCODE_SAMPLE
 pub(super) struct Voice {
     /// What the codec has been told last.
     setup: Option<CodecSetup>,
+    /// Loss that the codec has been told to expect.
+    loss_percent: u8,
     /// Rate of what is pushed, a divisor of 48,000.
     rate_hz: u32,
     queue_samples_max: u64,
@@ -83,6 +85,7 @@ impl Voice {
     pub(super) fn new(queue_samples_max: u64) -> Self {
         Self {
             setup: None,
+            loss_percent: 0,
             rate_hz: 48_000,
             queue_samples_max,
             epoch: CodecEpoch::default(),
@@ -123,6 +126,7 @@ impl Voice {
         if self.setup != Some(setup) {
             self.complete_last(actions);
             self.setup = Some(setup);
+            self.loss_percent = 0;
             actions.codec(CodecCommand::Open(setup));
         }
     }
@@ -187,9 +191,19 @@ impl Voice {
 
     /// Gives the codec as much as it may have.
     pub(super) fn feed(&mut self, now: Instant, actions: &mut Actions) {
+        self.expect_loss(actions);
         let queued = actions.playout().queued_samples();
         self.hand_over(ENCODE_SAMPLES_MAX.saturating_sub(queued), actions);
         self.feed_at = (!self.pieces.is_empty()).then(|| now + FEED_INTERVAL);
+    }
+
+    /// Protects what is encoded as well as the client's reports ask for.
+    fn expect_loss(&mut self, actions: &mut Actions) {
+        let percent = expected_loss_percent(actions.way().recent_loss);
+        if self.setup.is_some() && percent != self.loss_percent {
+            self.loss_percent = percent;
+            actions.codec(CodecCommand::ExpectLoss { percent });
+        }
     }
 
     /// When [`Voice::feed`] is next wanted.
@@ -355,6 +369,15 @@ fn scale_of(rate_hz: u32) -> u64 {
     48_000 / u64::from(rate_hz)
 }
 
+/// Loss to encode for, by what was lost of late, 0 to 1. In steps, so that not every report changes
+/// it; beyond the last the encoder has nothing more to give.
+fn expected_loss_percent(recent_loss: f64) -> u8 {
+    const STEPS_PERCENT: [u8; 4] = [20, 10, 5, 2];
+    let steps = STEPS_PERCENT.into_iter();
+    let mut reached = steps.filter(|&step| recent_loss * 100.0 >= f64::from(step) / 2.0);
+    reached.next().unwrap_or(0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -471,6 +494,34 @@ mod tests {
             [PlayoutEvent::Started(SEGMENT), PlayoutEvent::Ended(played)]
         );
         assert_eq!(voice.waiting_samples(), 0);
+    }
+
+    #[test]
+    fn the_codec_is_told_what_the_client_loses_once_and_again_after_a_change_of_rate() {
+        let start = Instant::now();
+        let (mut voice, _, mut actions) = opened();
+        let mut told = |recent_loss, rate_hz| {
+            let way = crate::playout::Way {
+                recent_loss,
+                ..Default::default()
+            };
+            actions.set_way(way);
+            voice.open(setup(rate_hz), &mut actions);
+            voice.feed(start, &mut actions);
+            let commands = std::iter::from_fn(|| actions.pop_codec());
+            let percent = |command| match command {
+                CodecCommand::ExpectLoss { percent } => Some(percent),
+                _ => None,
+            };
+            commands.filter_map(percent).collect::<Vec<_>>()
+        };
+        assert_eq!(told(0.0, 24_000), [0; 0]);
+        assert_eq!(told(0.004, 24_000), [0; 0]);
+        assert_eq!(told(0.03, 24_000), [5]);
+        assert_eq!(told(0.04, 24_000), [0; 0], "no news");
+        assert_eq!(told(0.04, 16_000), [5], "a new encoder");
+        assert_eq!(told(0.5, 16_000), [20]);
+        assert_eq!(told(0.0, 16_000), [0]);
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! The links of one worker: a WebSocket for each session that has a backend, kept by a task on the
-//! worker's own thread.
+//! worker's own thread. While it is open, the worker's loop moves its messages itself.
 //!
 //! ```text
 //! shard ── LinkCommand ──▶ Links ── Line: outbox ──▶ task: connect, pump, retry ──▶ backend
@@ -252,7 +252,7 @@ impl Link {
             })
             .await
         };
-        let mut socket = match connected {
+        let socket = match connected {
             None => return Outcome::Left,
             Some(Ok(socket)) => socket,
             Some(Err(loss)) => {
@@ -266,8 +266,16 @@ impl Link {
         let _presence = Presence::new(&line.counters.open);
         line.deliver(LinkEvent::Up);
         let options = self.pool.backend(line.target.backend).options();
-        let pump = Pump::new(line, &self.slices, &mut socket, options, retries);
-        match pump.run().await {
+        let pump = Pump::new(Rc::clone(line), self.slices.clone(), socket, options);
+        // What it does for every message is too much for a task: see there.
+        let Ok(pumped) = self.slices.reside("link", pump.run()).await else {
+            let detail = "the link was ended by a fault of this process";
+            return Outcome::Lost(Loss::new(LinkCause::Reset, detail));
+        };
+        if let Some(first_heard) = pumped.first_heard {
+            retries.note_up(first_heard);
+        }
+        match pumped.end {
             End::Left => Outcome::Left,
             End::Lost(loss) => {
                 *avoided = Some(lease.endpoint());
@@ -283,7 +291,7 @@ impl Link {
         start: Instant,
     ) -> Option<Result<connect::WebSocket, Loss>> {
         let backend = self.pool.backend(self.line.target.backend);
-        let connecting = connect::connect(backend, lease, &self.line.target);
+        let connecting = connect::connect(&self.slices, backend, lease, &self.line.target);
         let timeout = backend.options().connect_timeout;
         let connected = self.slices.timeout_at(start + timeout, connecting).await;
         Some(connected.unwrap_or_else(|| {

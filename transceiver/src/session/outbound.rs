@@ -106,6 +106,7 @@ impl Session {
             // Counts of packets: exact in 53 bits.
             loss: (self.delivery.is_reported && sent > 0)
                 .then(|| self.delivery.lost_packets as f64 / sent as f64),
+            recent_loss: self.delivery.recent_loss,
         }
     }
 

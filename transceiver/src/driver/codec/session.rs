@@ -42,6 +42,7 @@ pub(super) struct Session {
     /// The decoder of what the client sent last.
     decoder: Option<(AudioCodec, Box<dyn Decoder>)>,
     encoder: Option<Box<dyn Encoder>>,
+    expected_loss_percent: u8,
     /// PCM that does not fill a frame yet.
     partial: Vec<i16>,
 }
@@ -54,6 +55,7 @@ impl Session {
             outbound: VecDeque::new(),
             decoder: None,
             encoder: None,
+            expected_loss_percent: 0,
             partial: Vec::new(),
         }
     }
@@ -72,6 +74,12 @@ impl Session {
                 self.partial.clear();
                 if let Some(encoder) = &mut self.encoder {
                     encoder.reset();
+                }
+            }
+            CodecCommand::ExpectLoss { percent } => {
+                self.expected_loss_percent = percent;
+                if let Some(encoder) = &mut self.encoder {
+                    encoder.expect_loss(percent);
                 }
             }
             CodecCommand::Open(setup) => *self = Self::new(setup),
@@ -180,6 +188,9 @@ impl Session {
         let setup = self.setup;
         if self.encoder.is_none() {
             self.encoder = encoder(setup.client, setup.encode_rate_hz);
+            if let Some(encoder) = &mut self.encoder {
+                encoder.expect_loss(self.expected_loss_percent);
+            }
         }
         let payload: Option<Arc<[u8]>> = self
             .encoder
@@ -253,6 +264,31 @@ mod tests {
         let made = outputs(&mut session);
         assert_eq!(frames(&made), [(960, 960)], "nothing is left over");
         assert_eq!(made.len(), 2);
+    }
+
+    #[test]
+    fn packets_carry_their_predecessors_only_for_a_client_that_loses_some() {
+        let voice = crate::driver::codec::voice::tests::voice(24_000);
+        let has_spare = |session: &mut Session| {
+            session.take(CodecCommand::Encode {
+                epoch: CodecEpoch(1),
+                pcm: voice.clone(),
+            });
+            let spares = outputs(session).into_iter().filter(|output| match output {
+                // A frame of 20 ms begins with its VAD flag and this one (RFC 6716, 4.2.3).
+                CodecOutput::Frame { payload, .. } => payload[1] & 0x40 != 0,
+                _ => false,
+            });
+            spares.count() > 25
+        };
+        let mut session = session(AudioCodec::Opus);
+        assert!(!has_spare(&mut session));
+        session.take(CodecCommand::ExpectLoss { percent: 10 });
+        assert!(has_spare(&mut session));
+        session.start_afresh();
+        assert!(has_spare(&mut session), "a new encoder knows it, too");
+        session.take(CodecCommand::ExpectLoss { percent: 0 });
+        assert!(!has_spare(&mut session));
     }
 
     #[test]

@@ -27,10 +27,6 @@ const BITRATE_BPS: i32 = 32_000;
 /// How hard the encoder tries, of 10: half of the CPU of the library's default of 9, for a
 /// difference in speech that is hard to hear at this rate.
 const COMPLEXITY: i32 = 5;
-/// Loss that forward error correction is sized for, in per cent: what a mobile network has on a bad
-/// day.
-const EXPECTED_LOSS_PERCENT: i32 = 5;
-
 /// Makes PCM of what a client sends.
 pub(super) trait Decoder: Send {
     /// Appends the packet's samples. Says whether it could be decoded; nothing is appended if not.
@@ -47,6 +43,9 @@ pub(super) trait Encoder: Send {
 
     /// Forgets what was encoded.
     fn reset(&mut self);
+
+    /// Makes packets for a client that loses so many of a hundred, where the codec can.
+    fn expect_loss(&mut self, percent: u8);
 }
 
 /// A decoder to `rate_hz`; `None` for what is no audio.
@@ -154,7 +153,6 @@ impl Opus<OpusEncoder> {
         library.complexity = COMPLEXITY;
         library.use_dtx = true;
         library.use_inband_fec = true;
-        library.packet_loss_perc = EXPECTED_LOSS_PERCENT;
         Some(Self {
             library,
             rate_hz,
@@ -176,6 +174,11 @@ impl Encoder for Opus<OpusEncoder> {
         if self.library.reset_state().is_err() {
             tracing::warn!("an Opus encoder could not be reset");
         }
+    }
+
+    /// The library does without forward error correction as long as no loss is expected.
+    fn expect_loss(&mut self, percent: u8) {
+        self.library.packet_loss_perc = i32::from(percent);
     }
 }
 
@@ -244,16 +247,18 @@ impl Encoder for Telephone {
     fn reset(&mut self) {
         self.resampler.reset();
     }
+
+    fn expect_loss(&mut self, _: u8) {}
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     const RATE_HZ: u32 = 24_000;
 
     /// Speech-like: a tone of 220 Hz with overtones, its level rising and falling.
-    fn voice(count: usize) -> Vec<i16> {
+    pub(in crate::driver::codec) fn voice(count: usize) -> Vec<i16> {
         let sample = |n: usize| {
             let t = n as f64 / f64::from(RATE_HZ);
             let tone = |hz: f64| (std::f64::consts::TAU * hz * t).sin();
@@ -282,6 +287,7 @@ mod tests {
 
     fn packets(said: &[i16]) -> Vec<Arc<[u8]>> {
         let mut encoder = encoder(AudioCodec::Opus, RATE_HZ).unwrap();
+        encoder.expect_loss(5);
         let frames = said.chunks_exact(samples_of(FRAME_MS, RATE_HZ));
         frames.map(|frame| encoder.encode(frame).unwrap()).collect()
     }

@@ -5,8 +5,11 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::pin::Pin;
+use std::time::{Duration, Instant};
 
 use async_tungstenite::WebSocketStream;
 use async_tungstenite::tungstenite::error::{Error as WsError, ProtocolError};
@@ -14,8 +17,8 @@ use async_tungstenite::tungstenite::handshake::client::{Request, generate_key};
 use async_tungstenite::tungstenite::protocol::WebSocketConfig;
 use futures_lite::{AsyncRead, AsyncWrite};
 use futures_rustls::TlsConnector;
-use glommio::net::{TcpStream, UnixStream};
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use syrinx_shared::uring::{Slices, Stream};
 
 use super::MESSAGE_BYTES_MAX;
 use super::handshake::{SUBPROTOCOL, shake_hands};
@@ -26,6 +29,9 @@ use crate::driver::pool::{Backend, Lease, Target, as_tls_error};
 /// Bytes that the kernel takes ahead of what the network takes: what waits there for a backend that
 /// reads slowly can no longer be dropped.
 const UNSENT_BYTES_MAX: u32 = 16 << 10;
+
+/// How soon a Unix socket whose listener has a full queue is tried again.
+const UNIX_PAUSE: Duration = Duration::from_millis(20);
 
 /// Bytes that one read asks for. A thousand links have a buffer of this size each.
 const READ_BYTES: usize = 8 << 10;
@@ -46,11 +52,12 @@ pub(super) type WebSocket = WebSocketStream<Box<dyn Transport>>;
 /// # Errors
 /// Why it came to nothing.
 pub(super) async fn connect(
+    slices: &Slices,
     backend: &Backend,
     lease: &Lease,
     target: &LinkTarget,
 ) -> Result<WebSocket, Loss> {
-    let transport = open(backend, lease).await?;
+    let transport = open(slices, backend, lease).await?;
     let request = request(backend, lease, target)?;
     let config = WebSocketConfig::default()
         .read_buffer_size(READ_BYTES)
@@ -60,19 +67,22 @@ pub(super) async fn connect(
     shake_hands(transport, request, config).await
 }
 
-async fn open(backend: &Backend, lease: &Lease) -> Result<Box<dyn Transport>, Loss> {
+async fn open(
+    slices: &Slices,
+    backend: &Backend,
+    lease: &Lease,
+) -> Result<Box<dyn Transport>, Loss> {
     let unreachable = |error: io::Error| {
         let detail = format!("{}: {error}", lease.url());
         Loss::new(LinkCause::Unreachable, detail)
     };
     match lease.target() {
         Target::Unix(path) => {
-            let stream = UnixStream::connect(path).await;
-            let stream = stream.map_err(|error| unreachable(error.into()))?;
+            let stream = open_unix(slices, path).await.map_err(unreachable)?;
             Ok(Box::new(stream))
         }
         Target::Tcp(address, server_name) => {
-            let stream = open_tcp(*address).await.map_err(unreachable)?;
+            let stream = open_tcp(slices, *address).await.map_err(unreachable)?;
             let (Some(name), Some(tls)) = (server_name, backend.tls()) else {
                 return Ok(Box::new(stream));
             };
@@ -84,9 +94,24 @@ async fn open(backend: &Backend, lease: &Lease) -> Result<Box<dyn Transport>, Lo
     }
 }
 
-/// Connects without the executor's own connect, so that the options are set beforehand and nothing
-/// is left in the ring when the attempt is given up.
-async fn open_tcp(address: SocketAddr) -> io::Result<TcpStream> {
+/// A listener with a full queue refuses for the moment, and nothing tells when that has passed.
+async fn open_unix(slices: &Slices, path: &Path) -> io::Result<Stream<UnixStream>> {
+    let address = SockAddr::unix(path)?;
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    loop {
+        match socket.connect(&address) {
+            Ok(()) => return Stream::new(slices, socket.into()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                slices.sleep_until(Instant::now() + UNIX_PAUSE).await;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// The options are set beforehand, and nothing is left behind when the attempt is given up.
+async fn open_tcp(slices: &Slices, address: SocketAddr) -> io::Result<Stream<TcpStream>> {
     /// `EINPROGRESS` of asm-generic/errno.h: the handshake has begun (connect(2)).
     const IN_PROGRESS: i32 = 115;
     let socket = Socket::new(
@@ -102,7 +127,7 @@ async fn open_tcp(address: SocketAddr) -> io::Result<TcpStream> {
         Err(error) if error.raw_os_error() == Some(IN_PROGRESS) => {}
         Err(error) => return Err(error),
     }
-    let mut stream = TcpStream::from(socket);
+    let mut stream = Stream::new(slices, socket.into())?;
     // A send waits for the connection, and brings its error; one of nothing sends nothing.
     poll_fn(|context| Pin::new(&mut stream).poll_write(context, &[])).await?;
     Ok(stream)

@@ -18,7 +18,7 @@ use syrinx_shared::uring::{Sleep, Slices};
 
 use super::connect::{WebSocket, loss_of};
 use super::line::{Farewell, Line};
-use super::retry::{Loss, Retries};
+use super::retry::Loss;
 use crate::backend::link::{LinkBody, LinkCause, LinkEvent, LinkMessage};
 use crate::driver::pool::LinkOptions;
 
@@ -37,28 +37,33 @@ pub(super) enum End {
     Left,
 }
 
+/// What became of it.
+pub(super) struct Pumped {
+    pub(super) end: End,
+    /// When the backend said its first message, if it did.
+    pub(super) first_heard: Option<Instant>,
+}
+
 /// See the module.
-pub(super) struct Pump<'a> {
-    line: &'a Rc<Line>,
-    slices: &'a Slices,
-    socket: &'a mut WebSocket,
+pub(super) struct Pump {
+    line: Rc<Line>,
+    slices: Slices,
+    socket: WebSocket,
     options: LinkOptions,
-    retries: &'a mut Retries,
     opened: Instant,
+    first_heard: Option<Instant>,
     heard: Instant,
     pinged: Option<Instant>,
-    has_spoken: bool,
     is_unflushed: bool,
     timer: Option<(Instant, Sleep)>,
 }
 
-impl<'a> Pump<'a> {
+impl Pump {
     pub(super) fn new(
-        line: &'a Rc<Line>,
-        slices: &'a Slices,
-        socket: &'a mut WebSocket,
+        line: Rc<Line>,
+        slices: Slices,
+        socket: WebSocket,
         options: LinkOptions,
-        retries: &'a mut Retries,
     ) -> Self {
         let now = Instant::now();
         Self {
@@ -66,20 +71,19 @@ impl<'a> Pump<'a> {
             slices,
             socket,
             options,
-            retries,
             opened: now,
+            first_heard: None,
             heard: now,
             pinged: None,
-            has_spoken: false,
             is_unflushed: false,
             timer: None,
         }
     }
 
     /// Runs until the end, and sees to it that the other side learns of it.
-    pub(super) async fn run(mut self) -> End {
+    pub(super) async fn run(mut self) -> Pumped {
         let end = poll_fn(|context| self.poll(context)).await;
-        let (slices, socket) = (self.slices, self.socket);
+        let (slices, socket) = (&self.slices, &mut self.socket);
         match &end {
             End::Left => {
                 let farewell = self.line.farewell().unwrap_or_else(|| Farewell {
@@ -105,7 +109,8 @@ impl<'a> Pump<'a> {
                 }
             }
         }
-        end
+        let first_heard = self.first_heard;
+        Pumped { end, first_heard }
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<End> {
@@ -133,7 +138,7 @@ impl<'a> Pump<'a> {
                 // Woken when the session has taken what waits.
                 return Poll::Pending;
             }
-            let Poll::Ready(read) = Pin::new(&mut *self.socket).poll_next(context) else {
+            let Poll::Ready(read) = Pin::new(&mut self.socket).poll_next(context) else {
                 return Poll::Pending;
             };
             self.heard = now;
@@ -150,10 +155,7 @@ impl<'a> Pump<'a> {
                     continue;
                 }
             };
-            if !self.has_spoken {
-                self.has_spoken = true;
-                self.retries.note_up(now);
-            }
+            self.first_heard.get_or_insert(now);
             self.line.counters.note_received(&event);
             self.line.deliver(event);
         }
@@ -164,7 +166,7 @@ impl<'a> Pump<'a> {
     fn poll_outbound(&mut self, context: &mut Context<'_>, now: Instant) -> Poll<Loss> {
         loop {
             if self.is_unflushed {
-                match Pin::new(&mut *self.socket).poll_flush(context) {
+                match Pin::new(&mut self.socket).poll_flush(context) {
                     Poll::Ready(Ok(())) => self.is_unflushed = false,
                     Poll::Ready(Err(error)) => return Poll::Ready(loss_of(&error)),
                     Poll::Pending => return Poll::Pending,
@@ -190,7 +192,7 @@ impl<'a> Pump<'a> {
 
     fn start_send(&mut self, message: Message) -> Result<(), Loss> {
         self.is_unflushed = true;
-        let sent = Pin::new(&mut *self.socket).start_send(message);
+        let sent = Pin::new(&mut self.socket).start_send(message);
         sent.map_err(|error| loss_of(&error))
     }
 
@@ -226,7 +228,10 @@ impl<'a> Pump<'a> {
 
     fn deadline(&self) -> Instant {
         let silence = self.pinged.unwrap_or(self.heard) + self.options.ping_period;
-        let first = (!self.has_spoken).then(|| self.opened + self.options.first_message_timeout);
+        let first = self
+            .first_heard
+            .is_none()
+            .then(|| self.opened + self.options.first_message_timeout);
         let farewell = self
             .line
             .farewell()
@@ -241,7 +246,7 @@ impl<'a> Pump<'a> {
         if self.line.is_dismissed() {
             return Err(End::Left);
         }
-        if !self.has_spoken && now >= self.opened + self.options.first_message_timeout {
+        if self.first_heard.is_none() && now >= self.opened + self.options.first_message_timeout {
             let detail = "the backend has sent no message since the handshake";
             return Err(End::Lost(Loss::new(LinkCause::TimedOut, detail)));
         }
