@@ -29,6 +29,8 @@ mod steering;
 mod stream;
 pub(crate) mod syscall;
 mod task_waker;
+#[cfg(test)]
+mod test_loop;
 
 pub use batch::{Batch, Received};
 pub use counters::{IoStats, SendStats, SocketStats};

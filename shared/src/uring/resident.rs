@@ -174,7 +174,7 @@ fn discard(shared: &Shared, name: &'static str, future: Pin<Box<dyn Future<Outpu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::uring::slices::tests::Loop;
+    use crate::uring::test_loop::Loop;
     use futures_lite::future::yield_now;
     use std::cell::Cell;
     use std::future::{pending, poll_fn};

@@ -108,7 +108,7 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::uring::slices::tests::Loop;
+    use crate::uring::test_loop::Loop;
     use futures_lite::{AsyncReadExt as _, AsyncWriteExt as _};
     use std::cell::RefCell;
     use std::net::{Shutdown, TcpListener, TcpStream};

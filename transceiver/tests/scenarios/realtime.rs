@@ -487,3 +487,21 @@ fn an_answer_can_be_silenced_before_the_backend_says_that_the_caller_speaks() {
     assert_eq!(served.told("input_audio_buffer.speech_started").len(), 1);
     assert_eq!(served.told("output_audio_buffer.cleared").len(), 1);
 }
+
+#[test]
+fn packets_are_made_for_the_loss_that_the_client_reports() {
+    let mut served = ready();
+    served.text(&created("r1"));
+    for _ in 0..45 {
+        served.text(&delta("r1", "i1", &pcm(1, 1_000)));
+    }
+    served.run(Duration::from_secs(8));
+    assert_eq!(served.expected_loss_percent(), None, "none was lost");
+    served.world.clients[0].misses = 40;
+    served.run(Duration::from_secs(7));
+    let percent = served.expected_loss_percent();
+    assert!(matches!(percent, Some(5 | 10 | 20)), "{percent:?}");
+    served.run(Duration::from_secs(24));
+    let later = served.expected_loss_percent();
+    assert!(later < percent, "{later:?} after {percent:?}");
+}

@@ -51,6 +51,7 @@ struct Codec {
     is_stuck: bool,
     waiting: VecDeque<CodecCommand>,
     spoken: usize,
+    expected_loss_percent: Option<u8>,
 }
 
 impl Served {
@@ -172,6 +173,11 @@ impl Served {
         self.pump();
     }
 
+    /// The loss that the codec was told to expect last.
+    pub(crate) fn expected_loss_percent(&self) -> Option<u8> {
+        self.codec.expected_loss_percent
+    }
+
     fn pump(&mut self) {
         loop {
             while let Some((session, command)) = self.world.shard.poll_link() {
@@ -208,6 +214,10 @@ impl Codec {
         match command {
             CodecCommand::Open(setup) => {
                 self.setup = Some(setup);
+                vec![]
+            }
+            CodecCommand::ExpectLoss { percent } => {
+                self.expected_loss_percent = Some(percent);
                 vec![]
             }
             CodecCommand::Decode { at, payload, .. } => {
