@@ -8,6 +8,7 @@ mod burst;
 mod call;
 pub mod capacity;
 pub mod client;
+mod clock;
 pub mod ear;
 pub mod emodel;
 pub mod engine;

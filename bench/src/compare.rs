@@ -4,20 +4,24 @@
 //! what the machine did between them. Where both files have the Go relay, the ratio to it is
 //! compared instead: that was interleaved within each file, and what slowed one run down cancels.
 
-mod calls;
+mod figures;
 
 use std::path::Path;
 
 use anyhow::bail;
 use serde_json::Value;
 
+use crate::calls::barge_in::report as barge_in;
 use crate::calls::report::VERBS;
 use crate::figure::Better;
+use crate::relay::memory::FlowMemory;
 use crate::relay::report::{Line, Report};
 use crate::result_file;
 use crate::stats::Spread;
 use crate::table::Table;
 
+/// The verb whose lines are compared by their ratios.
+const RELAY: &str = "relay";
 const OTHER_MACHINE: &str = "\nThe files come from different machines, kernels or versions: ";
 
 /// Reads both files and renders the table.
@@ -36,30 +40,38 @@ pub fn files(a: &Path, b: &Path) -> anyhow::Result<String> {
         );
     }
     match verbs[0].as_str() {
-        "relay" => Ok(relays(
-            &result_file::read_json(a)?,
-            &result_file::read_json(b)?,
-        )),
-        _ => Ok(calls::compare(
-            &result_file::read_json(a)?,
-            &result_file::read_json(b)?,
-        )),
+        RELAY => relays(&result_file::read_json(a)?, &result_file::read_json(b)?),
+        barge_in::VERB => {
+            figures::barge_in(&result_file::read_json(a)?, &result_file::read_json(b)?)
+        }
+        _ => figures::calls(&result_file::read_json(a)?, &result_file::read_json(b)?),
     }
 }
 
-/// Which verb made a file.
+/// Which verb made a file; the error names those whose results compare.
 fn verb(path: &Path) -> anyhow::Result<String> {
     let file: Value = result_file::read_json(path)?;
-    let verb = file.get("verb").and_then(Value::as_str).unwrap_or_default();
-    if verb == "relay" || VERBS.contains(&verb) {
-        Ok(verb.to_owned())
-    } else {
-        bail!("{} is not a result that can be compared", path.display())
+    let shown = path.display();
+    let Some(verb) = file.get("verb").and_then(Value::as_str) else {
+        bail!("{shown} is not a result that can be compared: it names no verb that made it");
+    };
+    let known = || [RELAY, barge_in::VERB].into_iter().chain(VERBS);
+    if !known().any(|one| one == verb) {
+        let known: Vec<&str> = known().collect();
+        bail!(
+            "{shown} is of `{verb}`, of which this version compares nothing; it compares results \
+             of {}",
+            known.join(", ")
+        );
     }
+    Ok(verb.to_owned())
 }
 
 /// The table of all lines that both reports of relays have, and what to mind about it.
-pub fn relays(a: &Report, b: &Report) -> String {
+///
+/// # Errors
+/// When they have none in common.
+pub fn relays(a: &Report, b: &Report) -> anyhow::Result<String> {
     let mut table = Table::new([
         "situation / target",
         "A ns",
@@ -70,13 +82,29 @@ pub fn relays(a: &Report, b: &Report) -> String {
         "B / A",
         "verdict",
     ]);
+    let mut compared = 0;
     for line in &a.summary {
         let same = |other: &&Line| other.scenario == line.scenario && other.kind == line.kind;
         if let Some(other) = b.summary.iter().find(same) {
             table.row(cells(line, other));
+            compared += 1;
         }
     }
+    if compared == 0 {
+        bail!("nothing in one file is in the other: no target met the same situation in both");
+    }
     let mut text = table.render();
+    for memory in &a.flow_memory {
+        let same = |other: &&FlowMemory| other.kind == memory.kind;
+        if let Some(other) = b.flow_memory.iter().find(same) {
+            text.push_str(&format!(
+                "{}: {:.0} bytes a flow before, {:.0} after\n",
+                memory.kind.name(),
+                memory.bytes_each,
+                other.bytes_each
+            ));
+        }
+    }
     if a.machine != b.machine {
         text.push_str(OTHER_MACHINE);
         text.push_str("only the columns relative to Go can be compared.\n");
@@ -84,7 +112,7 @@ pub fn relays(a: &Report, b: &Report) -> String {
     if a.client_count != b.client_count || a.rate_pps != b.rate_pps {
         text.push_str("\nThe files were made with different clients or rates.\n");
     }
-    text
+    Ok(text)
 }
 
 fn cells(a: &Line, b: &Line) -> [String; 8] {

@@ -45,6 +45,34 @@ pub struct Definition {
     pub meaning: &'static str,
 }
 
+/// A time, of which less is better.
+#[must_use]
+pub const fn time(name: &'static str, meaning: &'static str) -> Definition {
+    less(name, Unit::Microseconds, meaning)
+}
+
+/// A figure of which less is better.
+#[must_use]
+pub const fn less(name: &'static str, unit: Unit, meaning: &'static str) -> Definition {
+    Definition {
+        name,
+        unit,
+        better: Better::Less,
+        meaning,
+    }
+}
+
+/// A figure of which more is better.
+#[must_use]
+pub const fn more(name: &'static str, unit: Unit, meaning: &'static str) -> Definition {
+    Definition {
+        name,
+        unit,
+        better: Better::More,
+        meaning,
+    }
+}
+
 /// A figure with its values, one a round.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Figure {
@@ -138,10 +166,8 @@ mod tests {
     fn the_worst_round_is_the_one_on_the_wrong_side() {
         let figure = |better| Figure {
             definition: Definition {
-                name: "some",
-                unit: Unit::Number,
                 better,
-                meaning: "some figure",
+                ..less("some", Unit::Number, "some figure")
             },
             values: vec![2.0, 1.0, 3.0],
         };

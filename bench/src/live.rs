@@ -11,10 +11,14 @@ use metrics::{describe_gauge, gauge};
 use serde_json::Map;
 use syrinx_shared::admin::{self, Health, Status};
 
+use crate::calls::failure::Failures;
+use crate::calls::latency::Latencies;
 use crate::calls::report::Point;
+use crate::relay::memory::FlowMemory;
+use crate::relay::report::Window;
 
 /// Names and meanings, as `# HELP` shows them.
-const GAUGES: [(&str, &str); 9] = [
+const GAUGES: [(&str, &str); 18] = [
     ("syrinx_bench_calls_active", "Calls that are up."),
     (
         "syrinx_bench_calls_established",
@@ -44,6 +48,42 @@ const GAUGES: [(&str, &str); 9] = [
     (
         "syrinx_bench_server_resident_bytes",
         "Resident memory of a server's process.",
+    ),
+    (
+        "syrinx_bench_answers_interrupted",
+        "Answers interrupted and reported so far in this round of barge-in.",
+    ),
+    (
+        "syrinx_bench_answers_failed",
+        "Calls of this round in which no answer was interrupted.",
+    ),
+    (
+        "syrinx_bench_answer_stop_seconds",
+        "From interruptions to the last packets of their answers in this round, by quantile.",
+    ),
+    (
+        "syrinx_bench_windows_played",
+        "Windows of the relay yardstick that a target has had in a situation.",
+    ),
+    (
+        "syrinx_bench_datagram_cpu_seconds",
+        "CPU time of the relay a datagram that arrived whole, in its latest window.",
+    ),
+    (
+        "syrinx_bench_datagrams_delivered",
+        "Datagrams that arrived whole in the latest window.",
+    ),
+    (
+        "syrinx_bench_datagrams_lost",
+        "Datagrams lost in the latest window.",
+    ),
+    (
+        "syrinx_bench_datagram_delay_seconds",
+        "Delay from the intended send in the latest paced window, by quantile.",
+    ),
+    (
+        "syrinx_bench_flow_resident_bytes",
+        "Resident memory of the relay a flow.",
     ),
 ];
 
@@ -119,4 +159,48 @@ pub fn show(target: &str, processes: &[&str], point: &Point) {
         let bytes = process.resident_kib as f64 * 1024.0;
         gauge!("syrinx_bench_server_resident_bytes", &labels).set(bytes);
     }
+}
+
+/// Shows how far a round of `barge-in` is; does nothing where nobody serves.
+pub fn show_answers(answers: u64, failures: &Failures, stops: &Latencies) {
+    gauge!("syrinx_bench_answers_interrupted").set(answers as f64);
+    gauge!("syrinx_bench_answers_failed").set(failures.total() as f64);
+    for (name, part) in [("0.5", 0.5), ("0.99", 0.99)] {
+        if let Some(us) = stops.quantile_us(part) {
+            gauge!("syrinx_bench_answer_stop_seconds", "quantile" => name).set(us / 1e6);
+        }
+    }
+}
+
+/// Shows a window of the relay yardstick; does nothing where nobody serves.
+pub fn show_window(window: &Window) {
+    let (target, situation) = (window.kind.name(), window.scenario.name());
+    let labels = [("target", target), ("situation", situation)];
+    let fates = window.fates();
+    gauge!("syrinx_bench_windows_played", &labels).increment(1.0);
+    gauge!("syrinx_bench_datagrams_delivered", &labels).set(fates.delivered as f64);
+    gauge!("syrinx_bench_datagrams_lost", &labels).set(fates.lost() as f64);
+    if let Some(cost_ns) = window.cpu_ns_each() {
+        gauge!("syrinx_bench_datagram_cpu_seconds", &labels).set(cost_ns / 1e9);
+    }
+    let delay = window.delay.as_ref();
+    for (quantile, us) in [
+        ("0.5", delay.map(|delay| delay.p50)),
+        ("0.99", delay.map(|delay| delay.p99)),
+    ] {
+        if let Some(us) = us {
+            let labels = [labels[0], labels[1], ("quantile", quantile)];
+            gauge!("syrinx_bench_datagram_delay_seconds", &labels).set(us / 1e6);
+        }
+    }
+    if let Some(kib) = window.resident_kib {
+        let labels = [("target", target), ("process", target)];
+        gauge!("syrinx_bench_server_resident_bytes", &labels).set(kib as f64 * 1024.0);
+    }
+}
+
+/// Shows what a flow of a relay costs; does nothing where nobody serves.
+pub fn show_flow_memory(memory: &FlowMemory) {
+    let target = memory.kind.name();
+    gauge!("syrinx_bench_flow_resident_bytes", "target" => target).set(memory.bytes_each);
 }

@@ -118,11 +118,11 @@ fn dispatch(verb: &Verb) -> anyhow::Result<()> {
         }
         Verb::BargeIn(options) => {
             let report = calls::barge_in::run(options, &*stop_flag()?)?;
-            print!("{}", calls::barge_in::render(&report));
-            match &options.generator.json {
-                Some(path) => result_file::write_json(path, &report),
-                None => Ok(()),
+            print!("{}", calls::barge_in::report::render(&report));
+            if let Some(path) = &options.generator.json {
+                result_file::write_json(path, &report)?;
             }
+            judge(&report.slo)
         }
         Verb::Reflect { listen } => {
             let reflector = calls::reflector::Reflector::start_at(*listen)?;
@@ -171,10 +171,15 @@ fn tell_calls(
     if let Some(path) = &options.summary {
         calls::summary::write(path, report)?;
     }
-    if !report.slo.is_empty() {
-        print!("\n{}", slo::render(&report.slo));
+    judge(&report.slo)
+}
+
+/// Says what became of the objectives, if there were any.
+fn judge(verdicts: &[slo::Verdict]) -> anyhow::Result<()> {
+    if !verdicts.is_empty() {
+        print!("\n{}", slo::render(verdicts));
     }
-    Ok(slo::all_met(&report.slo)?)
+    Ok(slo::all_met(verdicts)?)
 }
 
 fn measure_relays(options: &relay::run::Options) -> anyhow::Result<()> {
@@ -189,5 +194,5 @@ fn measure_relays(options: &relay::run::Options) -> anyhow::Result<()> {
     if let Some(path) = &options.plot {
         relay::plot::write(path, &report)?;
     }
-    Ok(())
+    judge(&report.slo)
 }

@@ -4,7 +4,9 @@
 //! Each kind of result has a part that says which tables and charts it is worth; this module knows
 //! only headings, facts, tables and figures.
 
+pub mod barge_in;
 pub mod calls;
+mod figures;
 pub mod relay;
 
 use std::collections::BTreeMap;
@@ -71,6 +73,10 @@ fn add(page: &mut Page, path: &Path) -> anyhow::Result<()> {
         verb if crate::calls::report::VERBS.contains(&verb) => {
             let report = serde_json::from_value(value).with_context(wrong)?;
             calls::add(page, &name, &report)
+        }
+        crate::calls::barge_in::report::VERB => {
+            let report = serde_json::from_value(value).with_context(wrong)?;
+            barge_in::add(page, &name, &report)
         }
         "" => bail!("{} is not a result of this program", path.display()),
         other => bail!("{}: this version knows no verb {other:?}", path.display()),

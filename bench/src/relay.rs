@@ -2,6 +2,7 @@
 
 pub mod clients;
 pub mod drive;
+pub mod figures;
 pub mod header;
 pub mod ledger;
 pub mod memory;

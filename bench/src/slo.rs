@@ -254,6 +254,17 @@ pub fn list(known: &[Definition]) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
+/// The help of a verb's `--slo`, with an example of its own.
+#[must_use]
+pub fn help(example: &str, known: &[Definition]) -> String {
+    format!(
+        "Objectives for the first target, comma separated, as '{example}'. The worst round is \
+         judged; a run that misses one, or could not measure it, ends with status {EXIT_MISSED}. \
+         The figures:\n{}",
+        list(known)
+    )
+}
+
 /// Whether every objective was met.
 ///
 /// # Errors

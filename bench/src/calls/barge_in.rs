@@ -7,6 +7,7 @@
 
 mod backend;
 mod caller;
+pub mod report;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,22 +17,24 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::bail;
 use clap::value_parser;
-use serde::{Deserialize, Serialize};
 
 use self::backend::Backend;
 pub use self::caller::Trigger;
 use self::caller::{Ground, Met};
+use self::report::{Report, Run};
 use super::burst::Bursts;
 use super::client::Kit;
-use super::failure::{Cause, Failure, Failures};
-use super::latency::{Latencies, Quantiles};
+use super::engine::HOPELESS;
+use super::failure::{Cause, Failure};
+use super::latency::Latencies;
 use super::measure;
-use super::schedule::call_seed;
+use super::schedule::{Arrivals, call_seed};
 use super::stand::{Kind, Need};
+use super::voice::Speech;
+use crate::live;
 use crate::machine::Machine;
 use crate::process::edge::Dialect;
 use crate::progress::Progress;
-use crate::table::Table;
 
 /// How long a caller listens before he interrupts: each for a time of his own, so that
 /// interruptions fall anywhere between two packets.
@@ -61,50 +64,13 @@ pub struct Options {
     pub generator: measure::Generator,
 }
 
-/// What came of it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Report {
-    /// Always `barge-in`.
-    pub verb: String,
-    /// Whether it came to its end.
-    pub complete: bool,
-    /// The machine.
-    pub machine: Machine,
-    /// Seconds since the Unix epoch when it began.
-    pub begun_unix_s: u64,
-    /// The command line.
-    pub arguments: Vec<String>,
-    /// What the moments of interruption were drawn from.
-    pub seed: u64,
-    /// What the edge and the backend spoke.
-    #[serde(default)]
-    pub dialect: Dialect,
-    /// What the server says of its version.
-    pub version: String,
-    /// Median time from the interruption to the last packet of the answer, in ms.
-    pub stop_p50_ms: f64,
-    /// Its 99th percentile, in ms.
-    pub stop_p99_ms: f64,
-    /// The largest difference between what a caller heard and what the edge reported, in ms.
-    pub reported_error_ms: f64,
-    /// Answers that were interrupted and reported.
-    pub answers: u64,
-    /// Answers of which the edge reported nothing.
-    pub unreported: u64,
-    /// Times by how the caller interrupted, in µs.
-    pub by: BTreeMap<Trigger, Quantiles>,
-    /// Calls that did not get so far.
-    pub failures: Failures,
-}
-
 /// What the callers have met so far.
 #[derive(Default)]
 struct Findings {
+    /// Counts and failures; times are drawn from the histograms in the end.
+    run: Run,
+    all: Latencies,
     stops: BTreeMap<Trigger, Latencies>,
-    error: Duration,
-    answers: u64,
-    unreported: u64,
-    failures: Failures,
 }
 
 /// `barge-in`.
@@ -112,10 +78,74 @@ struct Findings {
 /// # Errors
 /// When the server cannot be set up, or no answer was interrupted.
 pub fn run(options: &Options, stop: &AtomicBool) -> anyhow::Result<Report> {
+    check(options)?;
+    let generator = &options.generator;
+    if let Some(address) = generator.prometheus {
+        live::serve(address)?;
+    }
+    let mut report = begin(options);
+    let (kit, bursts) = (Kit::new(true)?, Bursts::new()?);
+    let mut progress = Progress::new((options.calls * generator.rounds) as usize);
+    for round in 0..generator.rounds {
+        let run = play(options, round, (&kit, &bursts), stop, &mut progress);
+        let (run, version) = run?;
+        report.runs.push(run);
+        report.version = version;
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+    }
+    progress.end();
+    finish(report, options)
+}
+
+/// What can be known to be wrong before anything starts.
+fn check(options: &Options) -> anyhow::Result<()> {
     let generator = &options.generator;
     if generator.servers.targets != [Kind::Syrinx] {
         bail!("barge-in is for syrinx: an echo has no answer to interrupt");
     }
+    let usual = generator.speech == Speech::Continuous && generator.arrivals == Arrivals::Poisson;
+    if generator.no_channel || generator.no_session || !usual {
+        bail!(
+            "--no-channel, --no-session, --speech and --arrivals are not for barge-in: its callers \
+             clear on the channel, speak when they interrupt, and call one after the other"
+        );
+    }
+    if let Some(objectives) = &generator.slo {
+        objectives.check(&report::definitions())?;
+    }
+    Ok(())
+}
+
+fn begin(options: &Options) -> Report {
+    Report {
+        verb: report::VERB.to_owned(),
+        complete: false,
+        machine: Machine::read(),
+        begun_unix_s: SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |age| age.as_secs()),
+        arguments: std::env::args().skip(1).collect(),
+        seed: options.generator.seed,
+        dialect: options.dialect,
+        version: String::new(),
+        calls: options.calls,
+        at_once: options.at_once,
+        runs: Vec::new(),
+        slo: Vec::new(),
+    }
+}
+
+/// One round against a server of its own; gives the server's version, too.
+fn play(
+    options: &Options,
+    round: u32,
+    (kit, bursts): (&Kit, &Bursts),
+    stop: &AtomicBool,
+    progress: &mut Progress,
+) -> anyhow::Result<(Run, String)> {
+    let generator = &options.generator;
     let backend = Backend::start(options.backend_listen, options.dialect)?;
     let need = Need {
         backend: Some(backend.at()),
@@ -123,14 +153,14 @@ pub fn run(options: &Options, stop: &AtomicBool) -> anyhow::Result<Report> {
     };
     let stand = generator.servers.set_up(Kind::Syrinx, &need)?;
     let ground = Ground {
-        kit: &Kit::new(true)?,
+        kit,
         signalling: &*stand.signalling,
         dialect: options.dialect,
-        bursts: &Bursts::new()?,
+        bursts,
         sources: generator.sources,
         stop,
     };
-    let findings = Mutex::new((Findings::default(), Progress::new(options.calls as usize)));
+    let found = Mutex::new((Findings::default(), progress));
     let next = AtomicU32::new(0);
     std::thread::scope(|scope| {
         for _ in 0..options.at_once {
@@ -141,22 +171,44 @@ pub fn run(options: &Options, stop: &AtomicBool) -> anyhow::Result<Report> {
                         return;
                     }
                     let trigger = options.by[id as usize % options.by.len()];
-                    let mut random = fastrand::Rng::with_seed(call_seed(generator.seed, id));
+                    let seed = generator.seed.wrapping_add(u64::from(round));
+                    let mut random = fastrand::Rng::with_seed(call_seed(seed, id));
                     let listen = LISTEN_MIN + LISTEN_SPAN.mul_f64(random.f64());
                     let met = caller::call(&ground, id, trigger, listen);
-                    let mut found = findings.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
                     let (findings, progress) = &mut *found;
                     progress.step(&describe(&met));
                     findings.note(trigger, met, &backend);
+                    live::show_answers(findings.run.answers, &findings.run.failures, &findings.all);
+                    if findings.are_hopeless() {
+                        next.store(options.calls, Ordering::Relaxed);
+                    }
                 }
             });
         }
     });
-    let (findings, mut progress) = findings
-        .into_inner()
-        .unwrap_or_else(PoisonError::into_inner);
-    progress.end();
-    findings.report(options, stand.version)
+    let (findings, _) = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    Ok((findings.run(), stand.version))
+}
+
+/// The report of all rounds, judged; an error instead when no answer was interrupted at all.
+fn finish(mut report: Report, options: &Options) -> anyhow::Result<Report> {
+    let generator = &options.generator;
+    let runs = &report.runs;
+    if runs.iter().all(|run| run.stop.is_none()) {
+        let failures = runs.iter().flat_map(|run| &run.failures.0);
+        let worst = failures.max_by_key(|(_, failed)| failed.count);
+        let words = worst.map_or("it was stopped before".to_owned(), |(cause, failed)| {
+            format!("{} ({})", cause.name(), failed.first)
+        });
+        bail!("no answer was interrupted: {words}");
+    }
+    let whole = |run: &Run| run.calls() == u64::from(options.calls);
+    report.complete = runs.len() == generator.rounds as usize && runs.iter().all(whole);
+    if let Some(objectives) = &generator.slo {
+        report.slo = objectives.judge(&report::figures(&report))?;
+    }
+    Ok(report)
 }
 
 fn describe(met: &Result<Met, Failure>) -> String {
@@ -176,95 +228,33 @@ impl Findings {
             Ok(met) => met,
             // ^C is nobody's failure.
             Err(failure) if failure.cause == Cause::Stopped => return,
-            Err(failure) => return self.failures.count(failure),
+            Err(failure) => return self.run.failures.count(failure),
         };
+        self.all.record(met.stop);
         self.stops.entry(trigger).or_default().record(met.stop);
         match backend.played(&met.call) {
             Some(played) => {
-                self.answers += 1;
-                self.error = self.error.max(played.abs_diff(met.heard));
+                self.run.answers += 1;
+                let error_us = played.abs_diff(met.heard).as_secs_f64() * 1e6;
+                let worst_us = self.run.reported_error_us.get_or_insert(0.0);
+                *worst_us = worst_us.max(error_us);
             }
-            None => self.unreported += 1,
+            None => self.run.unreported += 1,
         }
     }
 
-    fn report(self, options: &Options, version: String) -> anyhow::Result<Report> {
-        let mut all = Latencies::default();
-        self.stops.values().for_each(|stops| all.add(stops));
-        let Some(all) = all.quantiles() else {
-            let worst = self
-                .failures
-                .0
-                .iter()
-                .max_by_key(|(_, failed)| failed.count);
-            let words = worst.map_or("it was stopped before".to_owned(), |(cause, failed)| {
-                format!("{} ({})", cause.name(), failed.first)
-            });
-            bail!("no answer was interrupted: {words}");
-        };
-        let interrupted = self.answers + self.unreported + self.failures.total();
+    /// Whether every call so far has failed, and they were many.
+    fn are_hopeless(&self) -> bool {
+        self.all.count() == 0 && self.run.failures.total() >= HOPELESS
+    }
+
+    fn run(self) -> Run {
         let by = self.stops.iter();
         let by = by.filter_map(|(trigger, stops)| Some((*trigger, stops.quantiles()?)));
-        Ok(Report {
-            verb: "barge-in".to_owned(),
-            complete: interrupted == u64::from(options.calls),
-            machine: Machine::read(),
-            begun_unix_s: SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .map_or(0, |age| age.as_secs()),
-            arguments: std::env::args().skip(1).collect(),
-            seed: options.generator.seed,
-            dialect: options.dialect,
-            version,
-            stop_p50_ms: all.p50 / 1e3,
-            stop_p99_ms: all.p99 / 1e3,
-            reported_error_ms: self.error.as_secs_f64() * 1e3,
-            answers: self.answers,
-            unreported: self.unreported,
+        Run {
+            stop: self.all.quantiles(),
             by: by.collect(),
-            failures: self.failures,
-        })
+            ..self.run
+        }
     }
-}
-
-/// The result as a person reads it.
-pub fn render(report: &Report) -> String {
-    let mut table = Table::new(["silent after, ms", "p50", "p90", "p99", "max", "answers"]);
-    for (trigger, stops) in &report.by {
-        let name = match trigger {
-            Trigger::Speech => "  the caller's first word",
-            Trigger::Clear => "  the client's clear",
-        };
-        let ms = |us: f64| format!("{:.1}", us / 1e3);
-        table.row([
-            name.to_owned(),
-            ms(stops.p50),
-            ms(stops.p90),
-            ms(stops.p99),
-            ms(stops.max),
-            stops.count.to_string(),
-        ]);
-    }
-    let mut text = table.render();
-    for (cause, failed) in &report.failures.0 {
-        text.push_str(&format!(
-            "{} × {}: {}\n",
-            failed.count,
-            cause.name(),
-            failed.first
-        ));
-    }
-    let early = if report.complete {
-        ""
-    } else {
-        " STOPPED EARLY."
-    };
-    text.push_str(&format!(
-        "What was heard differs from what the edge reported by {:.1} ms at most; {} answers were \
-         not reported. The link spoke {}.{early}\n",
-        report.reported_error_ms,
-        report.unreported,
-        report.dialect.name(),
-    ));
-    text
 }

@@ -39,7 +39,10 @@ const SAY_BURST: usize = 8;
 #[derive(Clone, Debug)]
 pub enum Sound {
     /// Stamps, which come back as they are: each packet is known again.
-    Stamped,
+    Stamped {
+        /// Whether the echo marks when it had a packet.
+        marked: bool,
+    },
     /// Sound that is decoded on its way: each burst is known by when it begins.
     Bursts(Bursts),
 }
@@ -48,6 +51,8 @@ pub enum Sound {
 #[derive(Clone, Debug)]
 pub(super) struct Terms {
     pub(super) epoch: Instant,
+    /// The epoch by the clock that an echo on this machine marks packets with.
+    pub(super) epoch_clock_ns: u64,
     /// Which intended sends are measured.
     pub(super) window_ns: Range<u64>,
     pub(super) speech: Speech,
@@ -68,6 +73,23 @@ impl Terms {
 
     fn since_epoch(&self, at: Instant) -> u64 {
         ns(at.saturating_duration_since(self.epoch))
+    }
+
+    /// When the echo had the packet with this stamp, by its mark; `None` for a packet that is not
+    /// marked as its sound says, or with a time that cannot be, which is none of ours.
+    pub(super) fn turned_ns(
+        &self,
+        payload: &[u8],
+        stamp: &Stamp,
+        now_ns: u64,
+    ) -> Option<Option<u64>> {
+        let Sound::Stamped { marked: true } = self.sound else {
+            return Stamp::marked_ns(payload).is_none().then_some(None);
+        };
+        let turned_ns = Stamp::marked_ns(payload)?.checked_sub(self.epoch_clock_ns)?;
+        (stamp.intended_ns..=now_ns)
+            .contains(&turned_ns)
+            .then_some(Some(turned_ns))
     }
 
     fn measures(&self, intended_ns: u64) -> bool {
@@ -335,7 +357,7 @@ impl Call {
     /// What is said in the place of this stamp; notes what of it can be known again.
     fn sound(&mut self, stamp: Stamp, measured: bool, terms: &Terms) -> Arc<[u8]> {
         match &terms.sound {
-            Sound::Stamped => {
+            Sound::Stamped { .. } => {
                 self.ear.said(&stamp, measured);
                 stamp.write()
             }
@@ -436,10 +458,14 @@ impl Call {
 
     fn listen(&mut self, heard: &Heard, now_ns: u64, terms: &Terms, notes: &mut Notes) {
         match terms.sound {
-            Sound::Stamped => {
+            Sound::Stamped { .. } => {
                 let stamp = Stamp::read(&heard.payload);
-                match stamp.filter(|stamp| stamp.call == self.planned.id) {
-                    Some(stamp) => self.hear(&stamp, now_ns, terms, notes),
+                let known = stamp.and_then(|stamp| {
+                    let turned_ns = terms.turned_ns(&heard.payload, &stamp, now_ns)?;
+                    (stamp.call == self.planned.id).then_some((stamp, turned_ns))
+                });
+                match known {
+                    Some((stamp, turned)) => self.hear(&stamp, turned, now_ns, terms, notes),
                     None => notes.tally.foreign += 1,
                 }
             }
@@ -447,13 +473,20 @@ impl Call {
                 self.reach(Phase::Audio, now_ns, terms, notes);
                 let begins = self.onset.hear(heard.timestamp);
                 if let Some(stamp) = self.burst.filter(|_| begins) {
-                    self.hear(&stamp, now_ns, terms, notes);
+                    self.hear(&stamp, None, now_ns, terms, notes);
                 }
             }
         }
     }
 
-    fn hear(&mut self, stamp: &Stamp, now_ns: u64, terms: &Terms, notes: &mut Notes) {
+    fn hear(
+        &mut self,
+        stamp: &Stamp,
+        turned_ns: Option<u64>,
+        now_ns: u64,
+        terms: &Terms,
+        notes: &mut Notes,
+    ) {
         self.reach(Phase::Audio, now_ns, terms, notes);
         let arrival = self.ear.heard(stamp, now_ns);
         if arrival == Arrival::Duplicate {
@@ -467,6 +500,10 @@ impl Call {
             return;
         }
         notes.tally.round_trip.record_ns(round_trip_ns);
+        if let Some(turned_ns) = turned_ns {
+            notes.tally.up.record_ns(turned_ns - stamp.intended_ns);
+            notes.tally.down.record_ns(now_ns - turned_ns);
+        }
         self.floor_ns = self.floor_ns.min(round_trip_ns);
         self.heard += 1;
         if self.heard > FLOOR_AFTER {

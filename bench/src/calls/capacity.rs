@@ -2,9 +2,10 @@
 //! does.
 //!
 //! The load doubles until a probe fails, then the gap between the largest that passed and the
-//! smallest that failed is halved until they are within a tenth of each other. A probe that the
-//! generator could not drive ends the search: the figure is then what is known to pass, and a lower
-//! bound.
+//! smallest that failed is halved until they are within a tenth of each other. A probe that passed
+//! did so however late the generator was, for all times count from the plan. One that failed while
+//! the generator could not keep up says nothing of the server: where the last that failed is such
+//! a one, the figure is a lower bound.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -76,9 +77,9 @@ pub struct Capacity {
     pub of: Of,
     /// The largest load that passed; `None` when none did.
     pub passed: Option<f64>,
-    /// The smallest that failed; `None` when none did.
+    /// The smallest that failed; `None` when none did, or not by the server.
     pub failed: Option<f64>,
-    /// Why that one failed, or why the search ended before one did.
+    /// Why the smallest that failed did, or why none was found.
     pub because: String,
     /// Whether the server, not the generator, set the limit.
     pub is_the_servers: bool,
@@ -141,7 +142,8 @@ pub fn run(options: &Options, stop: &AtomicBool) -> anyhow::Result<Report> {
     for turn in &turns {
         let found = search(options, *turn, &mut measurement, &mut progress)?;
         progress.step(&describe(turn.1.name(), &found));
-        measurement.report.capacity.insert(turn.1, found);
+        let searches = measurement.report.capacity.entry(turn.1);
+        searches.or_default().push(found);
         if measurement.is_stopped() {
             break;
         }
@@ -172,25 +174,21 @@ fn search(
         };
         let run = measurement.play(turn, &stand, round, progress)?;
         let (fault, limits) = (fault(options, &run), run.generator.bottleneck.join("; "));
+        // A server that is none is not asked for less and less.
+        let is_dead = !run.complete && run.calls.established == 0;
         measurement.report.runs.push(run);
-        if measurement.is_stopped() {
-            break;
-        }
-        if !limits.is_empty() {
-            because = format!("at {load:.0} the generator could not: {limits}");
-            is_the_servers = false;
+        if measurement.is_stopped() || is_dead {
             break;
         }
         search.note(fault.is_none());
         if let Some(fault) = fault {
-            because = format!("at {load:.0} {fault}");
-            is_the_servers = true;
+            (is_the_servers, because) = blame(load, &fault, &limits);
         }
     }
     Ok(Capacity {
         of: options.of,
         passed: search.passed,
-        failed: search.failed,
+        failed: search.failed.filter(|_| is_the_servers),
         because,
         is_the_servers,
     })
@@ -263,23 +261,32 @@ fn fault(options: &Options, run: &Run) -> Option<String> {
     }
 }
 
+/// Whether it was the server that failed a probe, and what to say of it; `limits` is why the
+/// generator could not keep up, empty when it could.
+fn blame(load: f64, fault: &str, limits: &str) -> (bool, String) {
+    if limits.is_empty() {
+        return (true, format!("at {load:.0} {fault}"));
+    }
+    let words = format!("at {load:.0} {fault}, and the generator could not keep up: {limits}");
+    (false, words)
+}
+
 /// What a search found, in a line.
 pub fn describe(name: &str, found: &Capacity) -> String {
     let what = match found.of {
         Of::Starts => "starts a second",
         Of::Calls => "calls",
     };
-    let number = |load: Option<f64>| load.map_or("none".to_owned(), |load| format!("{load:.0}"));
-    let (passed, failed) = (number(found.passed), number(found.failed));
-    let least = if found.is_the_servers {
-        ""
-    } else {
-        "at least "
-    };
-    format!(
-        "{name}: {least}{passed} {what} on one core, {failed} are too many ({})",
-        found.because
-    )
+    let passed = found
+        .passed
+        .map_or("no".to_owned(), |load| format!("{load:.0}"));
+    let because = &found.because;
+    match found.failed {
+        Some(failed) => {
+            format!("{name}: {passed} {what} on one core, {failed:.0} are too many ({because})")
+        }
+        None => format!("{name}: at least {passed} {what} on one core ({because})"),
+    }
 }
 
 #[cfg(test)]
@@ -314,6 +321,28 @@ mod tests {
                 "{found:?}"
             );
         }
+    }
+
+    #[test]
+    fn a_probe_that_the_generator_could_not_drive_says_nothing_of_the_server() {
+        let found = |limits: &str| {
+            let (is_the_servers, because) = blame(800.0, "set-up takes 30.0 ms at p99", limits);
+            let capacity = Capacity {
+                of: Of::Starts,
+                passed: Some(700.0),
+                failed: Some(800.0).filter(|_| is_the_servers),
+                because,
+                is_the_servers,
+            };
+            describe("syrinx", &capacity)
+        };
+        let servers = found("");
+        assert!(
+            servers.contains(": 700 starts a second on one core, 800 are too many (at 800 set")
+        );
+        let generators = found("packets left 8.0 ms late");
+        assert!(generators.contains("at least 700 starts"), "{generators}");
+        assert!(!generators.contains("too many") && generators.contains("8.0 ms late"));
     }
 
     #[test]

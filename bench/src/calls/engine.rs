@@ -24,6 +24,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::call::{Dialled, Sound, Terms, client_socket, ns};
 use super::client::Kit;
+use super::clock::Clock;
 use super::failure::{Cause, Failure, Failures};
 use super::latency::Latencies;
 use super::media::{self, Live};
@@ -40,7 +41,7 @@ const NAP: Duration = Duration::from_millis(50);
 /// How long the watching thread sleeps at least: it shares its core with others.
 const NAP_MIN: Duration = Duration::from_millis(1);
 /// So many calls that failed while none came about end a run: the server is dead, not slow.
-const HOPELESS: u64 = 20;
+pub(super) const HOPELESS: u64 = 20;
 /// Stack of a dialler: TLS and SDP, nothing deep.
 const DIALLER_STACK_BYTES: usize = 512 << 10;
 
@@ -144,9 +145,11 @@ pub fn run(
 ) -> anyhow::Result<Driven> {
     let threads = drive.cores.len().max(drive.threads).max(1);
     let wakers = (0..threads).map(|_| EventFd::from_flags(EfdFlags::EFD_NONBLOCK));
+    let epoch = Instant::now() + LEAD;
     let shared = Shared {
         terms: Terms {
-            epoch: Instant::now() + LEAD,
+            epoch,
+            epoch_clock_ns: Clock::read().ns(epoch),
             window_ns: ns(drive.window.start)..ns(drive.window.end),
             speech: drive.speech,
             sound: drive.sound.clone(),

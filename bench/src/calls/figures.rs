@@ -5,35 +5,13 @@ use super::latency::Quantiles;
 use super::report::{Report, Run};
 use super::stand::Kind;
 use super::tally::Phase;
-use crate::figure::{Better, Definition, Figure, Unit};
+use crate::figure::{Definition, Figure, Unit, less, more, time};
 
 /// How a figure is read off a run; `None` where the run did not measure it.
 type Of = fn(&Run) -> Option<f64>;
 
-const fn time(name: &'static str, meaning: &'static str) -> Definition {
-    less(name, Unit::Microseconds, meaning)
-}
-
-const fn less(name: &'static str, unit: Unit, meaning: &'static str) -> Definition {
-    Definition {
-        name,
-        unit,
-        better: Better::Less,
-        meaning,
-    }
-}
-
-const fn more(name: &'static str, unit: Unit, meaning: &'static str) -> Definition {
-    Definition {
-        name,
-        unit,
-        better: Better::More,
-        meaning,
-    }
-}
-
 /// Every figure.
-const FIGURES: [(Definition, Of); 34] = [
+const FIGURES: [(Definition, Of); 42] = [
     (
         time("setup_p50", "intended start to first audio back, median"),
         |run| set_up(run, Phase::Audio, |all| all.p50),
@@ -129,6 +107,23 @@ const FIGURES: [(Definition, Of); 34] = [
     }),
     (
         time(
+            "up_p50",
+            "planned send to the echo, where that says when (media-v1, reflector), median",
+        ),
+        |run| at(&run.media.up, |all| all.p50),
+    ),
+    (time("up_p99", "the same, 99th percentile"), |run| {
+        at(&run.media.up, |all| all.p99)
+    }),
+    (
+        time("down_p50", "from there back to the client, median"),
+        |run| at(&run.media.down, |all| all.p50),
+    ),
+    (time("down_p99", "the same, 99th percentile"), |run| {
+        at(&run.media.down, |all| all.p99)
+    }),
+    (
+        time(
             "jitter_p50",
             "interarrival jitter (RFC 3550) by call, median",
         ),
@@ -217,17 +212,75 @@ const FIGURES: [(Definition, Of); 34] = [
         time("blackout", "longest silence by it, over all calls"),
         |run| Some(run.incident.as_ref()?.blackout_ms? * 1e3),
     ),
+    (
+        time(
+            "settled",
+            "from it until the last call had its sound for good, or was made again",
+        ),
+        |run| Some(run.incident.as_ref()?.settled_ms? * 1e3),
+    ),
+    (
+        less(
+            "rss_growth",
+            Unit::Kib,
+            "memory that 1,000 calls served add to the servers (soak)",
+        ),
+        |run| Some(run.trend.as_ref()?.resident_kib.values().sum()),
+    ),
+    (
+        less(
+            "descriptors_growth",
+            Unit::Number,
+            "descriptors that 1,000 calls served add (soak)",
+        ),
+        |run| Some(run.trend.as_ref()?.descriptors.values().sum()),
+    ),
+    (
+        time(
+            "rtt_p99_growth",
+            "what 1,000 calls served add to round trips at p99 (soak)",
+        ),
+        |run| run.trend.as_ref()?.round_trip_p99_us,
+    ),
 ];
 
-/// All figures that runs of calls can have.
+/// What a search finds. Its probes have no other figures: they differ in load, and one at least is
+/// meant to fail.
+const CARRIED: Definition = more(
+    "carried",
+    Unit::Number,
+    "starts a second, or calls at once, that one core carries",
+);
+/// The verb that searches.
+const SEARCH: &str = "capacity";
+
+/// All figures that a verb which makes calls can have.
 #[must_use]
-pub fn definitions() -> Vec<Definition> {
+pub fn definitions(verb: &str) -> Vec<Definition> {
+    if verb == SEARCH {
+        return vec![CARRIED];
+    }
     FIGURES.iter().map(|(definition, _)| *definition).collect()
+}
+
+/// All figures, whichever verb has them.
+#[must_use]
+pub fn all_definitions() -> Vec<Definition> {
+    let mut all = definitions("");
+    all.push(CARRIED);
+    all
 }
 
 /// All figures of one target, a value for each of its rounds that measured it.
 #[must_use]
 pub fn of(report: &Report, target: Kind) -> Vec<Figure> {
+    if report.verb == SEARCH {
+        let found = report.capacity.get(&target).into_iter().flatten();
+        return vec![Figure {
+            definition: CARRIED,
+            values: found.filter_map(|found| found.passed).collect(),
+        }];
+    }
     let figures = FIGURES.iter().map(|(definition, of)| Figure {
         definition: *definition,
         values: runs(report, target).filter_map(of).collect(),
@@ -273,7 +326,7 @@ mod tests {
 
     #[test]
     fn names_are_words_of_their_own() {
-        let mut names: Vec<&str> = definitions().iter().map(|one| one.name).collect();
+        let mut names: Vec<&str> = all_definitions().iter().map(|one| one.name).collect();
         let is_word = |name: &&str| {
             name.chars()
                 .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')

@@ -12,6 +12,7 @@ use clap::value_parser;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
+use super::barge_in;
 use super::burst::Bursts;
 use super::call::Sound;
 use super::client::Kit;
@@ -69,7 +70,7 @@ pub struct Generator {
     /// Where to write the result.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// A summary file to put the main figures into.
+    /// A summary file to put the main figures into; calls, setup, capacity and recovery have some.
     #[arg(long, value_name = "FILE")]
     pub summary: Option<PathBuf>,
     /// Objectives, as 'setup_p99<300ms,loss<0.1%'; a run that misses one ends with status 3 (--help
@@ -82,13 +83,10 @@ pub struct Generator {
 }
 
 fn slo_help() -> String {
-    format!(
-        "Objectives for the first target, comma separated, as 'setup_p99<300ms,loss<0.1%'. The \
-         worst round is judged; a run that misses one, or could not measure it, ends with status \
-         {}. The figures:\n{}",
-        slo::EXIT_MISSED,
-        slo::list(&figures::definitions())
-    )
+    let mut calls = slo::help("setup_p99<300ms,loss<0.1%", &figures::all_definitions());
+    calls.push_str("\nThose of barge-in, which has no others:\n");
+    calls.push_str(&slo::list(&barge_in::report::definitions()));
+    calls
 }
 
 impl Generator {
@@ -174,7 +172,7 @@ impl<'a> Measurement<'a> {
         stop: &'a AtomicBool,
     ) -> anyhow::Result<Self> {
         if let Some(objectives) = &options.slo {
-            objectives.check(&figures::definitions())?;
+            objectives.check(&figures::definitions(verb))?;
         }
         check_bursts(verb, options)?;
         if let Some(address) = options.prometheus {
@@ -370,7 +368,9 @@ fn check_bursts(verb: &str, options: &Generator) -> anyhow::Result<()> {
 /// What clients of this kind of server say.
 fn sound(kind: Kind) -> anyhow::Result<Sound> {
     Ok(if kind.keeps_payloads() {
-        Sound::Stamped
+        Sound::Stamped {
+            marked: kind.marks(),
+        }
     } else {
         Sound::Bursts(Bursts::new()?)
     })

@@ -30,7 +30,9 @@ use str0m::{Candidate, Event, Input, Output, Rtc, RtcConfig};
 use syrinx_shared::wire::stun::BindingRequest;
 use syrinx_transceiver::engine::process_crypto;
 
+use super::clock::Clock;
 use super::latency::Latencies;
+use super::voice::Stamp;
 
 /// Largest DTLS datagram.
 const DATAGRAM_BYTES_MAX: usize = 1_200;
@@ -58,8 +60,19 @@ struct Shared {
     waker: EventFd,
     over: AtomicBool,
     delay_ns: AtomicU64,
+    /// Whether audio is marked when its delay is over, rather than when it comes.
+    marks_late: AtomicBool,
     stall_ns: AtomicU64,
     held: Mutex<Latencies>,
+}
+
+/// Which way of a packet a delay is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// To the reflector.
+    Up,
+    /// Back from it.
+    Down,
 }
 
 /// An offer, and where its answer goes.
@@ -91,6 +104,7 @@ impl Reflector {
             waker: EventFd::from_flags(EfdFlags::EFD_NONBLOCK)?,
             over: AtomicBool::new(false),
             delay_ns: AtomicU64::new(0),
+            marks_late: AtomicBool::new(false),
             stall_ns: AtomicU64::new(0),
             held: Mutex::default(),
         });
@@ -112,10 +126,13 @@ impl Reflector {
         format!("http://{}/calls", self.signalling)
     }
 
-    /// From now on it keeps audio for `delay` before it sends it back.
-    pub fn delay(&self, delay: Duration) {
+    /// From now on it keeps audio for `delay` before it sends it back, and marks it so that the
+    /// delay is on this way.
+    pub fn delay(&self, way: Way, delay: Duration) {
         let delay_ns = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
         self.shared.delay_ns.store(delay_ns, Ordering::Relaxed);
+        let marks_late = way == Way::Up;
+        self.shared.marks_late.store(marks_late, Ordering::Relaxed);
     }
 
     /// Stands still for `stall`, starting now.
@@ -228,6 +245,7 @@ struct Room {
     /// Audio that is kept, in the order of its time.
     kept: BinaryHeap<Reverse<(Instant, u64)>>,
     buffer: Vec<u8>,
+    clock: Clock,
 }
 
 struct Session {
@@ -271,6 +289,7 @@ impl Room {
             due: BinaryHeap::new(),
             kept: BinaryHeap::new(),
             buffer: vec![0; 2_048],
+            clock: Clock::read(),
         })
     }
 
@@ -437,7 +456,7 @@ impl Room {
         }
     }
 
-    /// Writes one packet back as it came; [`Room::follow`] sends it.
+    /// Writes one packet back as it came, but for its mark; [`Room::follow`] sends it.
     fn echo(&mut self, id: u64, packet: RtpPacket, taken: Instant) {
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
@@ -450,10 +469,14 @@ impl Room {
             return;
         };
         let now = Instant::now();
+        let marks_late = self.shared.marks_late.load(Ordering::Relaxed);
+        let turned = if marks_late { now } else { taken };
+        let mut payload = packet.payload.to_vec();
+        Stamp::mark(&mut payload, self.clock.ns(turned));
         let timestamp = packet.time.numer() as u32;
         let payload_type = packet.header.payload_type;
         stream.write_rtp(
-            RtpWrite::new(payload_type, packet.seq_no, timestamp, now, packet.payload)
+            RtpWrite::new(payload_type, packet.seq_no, timestamp, now, payload)
                 .marker(packet.header.marker),
         );
         // What it wants to send, and whether it broke, comes out of the polls that follow.

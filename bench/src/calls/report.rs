@@ -59,9 +59,9 @@ pub struct Report {
     pub network: Option<String>,
     /// Every round of every target, in the order played.
     pub runs: Vec<Run>,
-    /// What a search found, by target; from `capacity` alone.
+    /// What the search of each round found, by target; from `capacity` alone.
     #[serde(default)]
-    pub capacity: BTreeMap<Kind, Capacity>,
+    pub capacity: BTreeMap<Kind, Vec<Capacity>>,
     /// What became of the objectives that were set.
     #[serde(default)]
     pub slo: Vec<Verdict>,
@@ -138,6 +138,13 @@ pub struct Media {
     pub round_trip: Option<Quantiles>,
     /// The same above the fastest of each call, in µs: what comes on top of the server's pacing.
     pub above_floor: Option<Quantiles>,
+    /// From the intended send to the echo's look at its clock, in µs; where the echo marks it
+    /// ([`Kind::marks`]).
+    #[serde(default)]
+    pub up: Option<Quantiles>,
+    /// From there to the client, in µs.
+    #[serde(default)]
+    pub down: Option<Quantiles>,
     /// Interarrival jitter (RFC 3550), one value a call, in µs.
     pub jitter: Option<Quantiles>,
     /// How long a sound was overdue at worst, one value a call, in µs.
@@ -350,6 +357,8 @@ impl Media {
         Self {
             round_trip: tally.round_trip.quantiles(),
             above_floor: tally.above_floor.quantiles(),
+            up: tally.up.quantiles(),
+            down: tally.down.quantiles(),
             jitter: tally.jitter.quantiles().filter(|_| keeps_payloads),
             longest_gap: tally.longest_gap.quantiles().filter(|_| keeps_payloads),
             mos: Spread::of(tally.mos.iter().copied()).filter(|_| keeps_payloads),

@@ -74,6 +74,12 @@ impl Kind {
         }
     }
 
+    /// Whether its echo, which is a process of this program on this machine, marks in each packet
+    /// when it had it: where it does, each way has a delay of its own.
+    pub fn marks(self) -> bool {
+        matches!(self, Self::MediaV1 | Self::Reflector)
+    }
+
     /// Whether payloads come back as they were sent. Where they do not, clients say bursts of
     /// sound, and those are counted instead of packets.
     pub fn keeps_payloads(self) -> bool {

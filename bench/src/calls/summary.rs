@@ -69,9 +69,10 @@ fn sections(report: &Report) -> Vec<(&'static str, Map<String, Value>)> {
             ]),
         )],
         "capacity" => {
-            let found = report.capacity.get(&Kind::Syrinx);
+            let found = report.capacity.get(&Kind::Syrinx).into_iter().flatten();
             let starts = found.filter(|found| found.of == Of::Starts);
-            let starts = starts.and_then(|found| found.passed);
+            let starts = Spread::of(starts.filter_map(|found| found.passed));
+            let starts = starts.map(|starts| starts.median);
             vec![("calls", figures([("starts_per_core_second", starts)]))]
         }
         "recovery" => vec![(

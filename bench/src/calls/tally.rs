@@ -138,6 +138,10 @@ pub struct Tally {
     pub round_trip: Latencies,
     /// The same without what the fastest round trip of the call took: what comes on top of pacing.
     pub above_floor: Latencies,
+    /// From the intended send to the echo, where that marks when it had a packet.
+    pub up: Latencies,
+    /// From the echo to the client, likewise.
+    pub down: Latencies,
     /// One value a call.
     pub jitter: Latencies,
     /// One value a call: how long a sound was overdue at worst.
@@ -212,6 +216,8 @@ impl Tally {
         }
         self.round_trip.add(&other.round_trip);
         self.above_floor.add(&other.above_floor);
+        self.up.add(&other.up);
+        self.down.add(&other.down);
         self.jitter.add(&other.jitter);
         self.longest_gap.add(&other.longest_gap);
         self.recovery.add(&other.recovery);

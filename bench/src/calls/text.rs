@@ -3,6 +3,7 @@
 use super::capacity;
 use super::latency::Quantiles;
 use super::report::{Incident, ProcessCost, Report, Run, Trend};
+use super::stand::Kind;
 use crate::table::Table;
 
 /// All runs of the report, and the notes below them.
@@ -12,9 +13,11 @@ pub fn render(report: &Report) -> String {
         text.push_str(&block(run));
         text.push('\n');
     }
-    for (kind, found) in &report.capacity {
-        text.push_str(&capacity::describe(kind.name(), found));
-        text.push('\n');
+    for (kind, searches) in &report.capacity {
+        for found in searches {
+            text.push_str(&capacity::describe(kind.name(), found));
+            text.push('\n');
+        }
     }
     let load = &report.load;
     text.push_str(&format!(
@@ -81,6 +84,8 @@ fn times(run: &Run) -> String {
     for (name, quantiles) in [
         ("round trip", &run.media.round_trip),
         ("round trip above floor", &run.media.above_floor),
+        ("one way, up to the echo", &run.media.up),
+        ("one way, down from it", &run.media.down),
         ("jitter, by call", &run.media.jitter),
         ("longest gap, by call", &run.media.longest_gap),
     ] {
@@ -88,7 +93,21 @@ fn times(run: &Run) -> String {
             table.row(cells(name, quantiles.as_ref(), String::new()));
         }
     }
-    table.render()
+    let mut text = table.render();
+    if run.media.round_trip.is_some() && !run.target.marks() {
+        text.push_str(&format!("  {}\n", one_way_note(&[run.target])));
+    }
+    text
+}
+
+/// Why there is no delay by way for targets whose echoes do not say when they had a packet.
+pub fn one_way_note(targets: &[Kind]) -> String {
+    let names: Vec<&str> = targets.iter().map(|target| target.name()).collect();
+    format!(
+        "one way: not measured: the echo of {} does not say when it had a packet (those of \
+         media-v1 and reflector do)",
+        names.join(" and of ")
+    )
 }
 
 fn cells(name: &str, quantiles: Option<&Quantiles>, step: String) -> [String; 7] {

@@ -5,12 +5,16 @@
 //! The rhythm is drawn from the call's seed: the same seed says the same at the same times.
 //!
 //! ```text
-//!  0      1        5          9                    17
-//! +------+--------+----------+--------------------+---------------------+
-//! | TOC  | call   | sequence | intended send, ns  | filler of the call  |
-//! +------+--------+----------+--------------------+---------------------+
+//!  0      1        5          9                    17        25
+//! +------+--------+----------+--------------------+---------+---------------------+
+//! | TOC  | call   | sequence | intended send, ns  | mark    | filler of the call  |
+//! +------+--------+----------+--------------------+---------+---------------------+
 //! ```
+//!
+//! The mark is zero. An echo of this program writes there what its clock shows when it has the
+//! packet, so that the way to it and the way back have a delay each; other echoes leave it alone.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +26,9 @@ pub const FRAME: Duration = Duration::from_millis(20);
 pub const FRAME_SAMPLES: u32 = 960;
 /// RFC 6716, 3.1: configuration 15 (hybrid, fullband, 20 ms), mono, one frame.
 const TOC: u8 = 15 << 3;
-const HEAD_BYTES: usize = 17;
+const HEAD_BYTES: usize = 25;
+/// Where in it the mark is.
+const MARK: Range<usize> = 17..25;
 /// Opus at 24 to 40 kbit/s, the range of voice, is 60 to 100 bytes in 20 ms.
 const PAYLOAD_BYTES_MIN: usize = 60;
 const PAYLOAD_BYTES_MAX: usize = 100;
@@ -146,7 +152,8 @@ impl Stamp {
         packet[..length].into()
     }
 
-    /// The stamp of a packet that [`Stamp::write`] made; `None` for anything else, bent or foreign.
+    /// The stamp of a packet that [`Stamp::write`] made, marked or not; `None` for anything else,
+    /// bent or foreign.
     pub fn read(packet: &[u8]) -> Option<Self> {
         let head = packet.first_chunk::<HEAD_BYTES>()?;
         let word =
@@ -159,7 +166,21 @@ impl Stamp {
         let mut expected = [0; PAYLOAD_BYTES_MAX];
         let expected = &mut expected[..stamp.length()];
         stamp.fill(expected);
+        expected[MARK].copy_from_slice(&head[MARK]);
         (packet == expected).then_some(stamp)
+    }
+
+    /// Marks a packet that [`Stamp::write`] made with what a clock shows; leaves others alone.
+    pub fn mark(packet: &mut [u8], clock_ns: u64) {
+        if Self::read(packet).is_some() {
+            packet[MARK].copy_from_slice(&clock_ns.to_be_bytes());
+        }
+    }
+
+    /// What a packet with a stamp was marked with; `None` when it was not.
+    pub fn marked_ns(packet: &[u8]) -> Option<u64> {
+        let mark = packet.get(MARK)?.first_chunk()?;
+        Some(u64::from_be_bytes(*mark)).filter(|clock_ns| *clock_ns != 0)
     }
 
     fn fill(&self, packet: &mut [u8]) {
@@ -169,6 +190,7 @@ impl Stamp {
         packet[1..5].copy_from_slice(&self.call.to_be_bytes());
         packet[5..9].copy_from_slice(&self.sequence.to_be_bytes());
         packet[9..17].copy_from_slice(&self.intended_ns.to_be_bytes());
+        packet[MARK].fill(0);
     }
 
     /// Lengths vary with the sequence as an encoder's do, without a draw a packet.
@@ -201,12 +223,29 @@ mod tests {
         for sequence in 0..500 {
             let packet = stamp(sequence).write();
             assert_eq!(Stamp::read(&packet), Some(stamp(sequence)));
+            let place = sequence as usize % packet.len();
             let mut bent = packet.to_vec();
-            bent[sequence as usize % packet.len()] ^= 1;
-            assert_ne!(Stamp::read(&bent), Some(stamp(sequence)));
+            bent[place] ^= 1;
+            let known = Stamp::read(&bent) == Some(stamp(sequence));
+            assert_eq!(known, MARK.contains(&place));
+            assert_eq!(Stamp::marked_ns(&bent).is_some(), known);
             assert_eq!(Stamp::read(&packet[..packet.len() - 1]), None);
         }
         assert_eq!(Stamp::read(&[]), None);
+    }
+
+    #[test]
+    fn only_its_own_packets_can_be_marked_and_stay_known() {
+        let mut packet = stamp(3).write().to_vec();
+        assert_eq!(Stamp::marked_ns(&packet), None);
+        Stamp::mark(&mut packet, 77);
+        assert_eq!(Stamp::marked_ns(&packet), Some(77));
+        assert_eq!(Stamp::read(&packet), Some(stamp(3)));
+        let mut foreign = vec![0x78; 60];
+        Stamp::mark(&mut foreign, 77);
+        assert_eq!(foreign, [0x78; 60]);
+        Stamp::mark(&mut [], 77);
+        assert_eq!(Stamp::marked_ns(&packet[..20]), None);
     }
 
     #[test]

@@ -7,8 +7,9 @@ use crate::calls::latency::Quantiles;
 use crate::calls::report::{Incident, Load, Point, Report, Run};
 use crate::calls::stand::Kind;
 use crate::calls::tally::Phase;
+use crate::calls::text;
 use crate::chart::{self, Across, Bar, Bars, Labels, Line};
-use crate::figure::{Figure, Unit, digits};
+use crate::figure::{Figure, digits};
 use crate::stats::Spread;
 
 /// Adds the part.
@@ -33,9 +34,10 @@ pub fn add(page: &mut Page, file: &str, report: &Report) -> anyhow::Result<()> {
         page.paragraph(&format!("Between clients and relay: {network}."));
     }
     warnings(page, report);
-    objectives(page, report);
+    super::figures::objectives(page, &report.slo);
     side_by_side(page, report);
     incidents(page, report);
+    trends(page, report);
     capacities(page, report);
     page.chart(phases(report)?);
     page.chart(costs(report)?);
@@ -98,90 +100,18 @@ fn warnings(page: &mut Page, report: &Report) {
     }
 }
 
-fn objectives(page: &mut Page, report: &Report) {
-    if report.slo.is_empty() {
-        return;
-    }
-    page.heading("Objectives");
-    let rows: Vec<Vec<String>> = report
-        .slo
-        .iter()
-        .map(|verdict| {
-            let word = if verdict.met { "met" } else { "MISSED" };
-            vec![
-                verdict.objective.clone(),
-                verdict.shown.clone(),
-                word.to_owned(),
-            ]
-        })
-        .collect();
-    page.table(&["objective", "worst round", ""], &rows);
-}
-
-/// A row for each figure that anybody has, a column for each target, and how each rival's compares
-/// with the first target's.
 fn side_by_side(page: &mut Page, report: &Report) {
-    let targets = figures::targets(report);
-    let columns: Vec<Vec<Figure>> = targets
-        .iter()
-        .map(|target| figures::of(report, *target))
-        .collect();
-    let Some(first) = columns.first() else {
-        return;
-    };
-    let mut heading = vec!["figure".to_owned()];
-    heading.extend(targets.iter().map(|target| target.name().to_owned()));
-    let rivals = targets.iter().skip(1);
-    heading.extend(rivals.map(|rival| format!("{} / {}", rival.name(), targets[0].name())));
-    let mut rows = Vec::new();
-    for (place, figure) in first.iter().enumerate() {
-        let spreads: Vec<Option<Spread>> = columns
-            .iter()
-            .map(|column| column[place].spread())
-            .collect();
-        if spreads.iter().all(Option::is_none) {
-            continue;
-        }
-        let mut row = vec![figure.definition.name.to_owned()];
-        row.extend(
-            spreads
-                .iter()
-                .map(|spread| cell(figure.definition.unit, *spread)),
-        );
-        row.extend(
-            spreads
-                .iter()
-                .skip(1)
-                .map(|rival| ratio(*rival, spreads[0])),
-        );
-        rows.push(row);
-    }
-    page.heading("Figures");
-    page.paragraph(
-        "Medians over rounds, with half the distance between quartiles; times count from the \
-         intended moment. syrinx-bench calls --help names every figure.",
-    );
-    let heading: Vec<&str> = heading.iter().map(String::as_str).collect();
-    page.table(&heading, &rows);
-}
-
-fn cell(unit: Unit, spread: Option<Spread>) -> String {
-    spread.map_or("–".to_owned(), |spread| {
-        let value = unit.show(spread.median);
-        if spread.count > 1 {
-            format!("{value} ±{:.0} %", spread.noise() * 50.0)
-        } else {
-            value
-        }
-    })
-}
-
-fn ratio(theirs: Option<Spread>, ours: Option<Spread>) -> String {
-    match (theirs, ours) {
-        (Some(theirs), Some(ours)) if ours.median > 0.0 => {
-            format!("{:.2}", theirs.median / ours.median)
-        }
-        _ => "–".to_owned(),
+    let targets = figures::targets(report).into_iter();
+    let columns = targets.map(|target| (target.name().to_owned(), figures::of(report, target)));
+    let columns: Vec<(String, Vec<Figure>)> = columns.collect();
+    super::figures::side_by_side(page, &report.verb, &columns);
+    let mut silent = figures::targets(report);
+    silent.retain(|target| {
+        let mut runs = figures::runs(report, *target);
+        !target.marks() && runs.any(|run| run.media.round_trip.is_some())
+    });
+    if !silent.is_empty() {
+        page.paragraph(&text::one_way_note(&silent));
     }
 }
 
@@ -208,6 +138,41 @@ fn incidents(page: &mut Page, report: &Report) {
     );
 }
 
+/// Where a server's figures go with every thousand calls it has served.
+fn trends(page: &mut Page, report: &Report) {
+    let grown = report.runs.iter();
+    let grown = grown.filter_map(|run| Some((run, run.trend.as_ref()?)));
+    let rows = grown.flat_map(|(run, trend)| {
+        trend.resident_kib.iter().map(move |(process, kib)| {
+            let descriptors = trend.descriptors.get(process);
+            let descriptors = descriptors.map_or("–".to_owned(), |slope| format!("{slope:+.2}"));
+            let p99_us = trend.round_trip_p99_us;
+            vec![
+                format!("{}: {process}", run_name(report, run)),
+                trend.calls.to_string(),
+                format!("{kib:+.1}"),
+                descriptors,
+                p99_us.map_or("–".to_owned(), |slope| format!("{slope:+.1}")),
+            ]
+        })
+    });
+    let rows: Vec<Vec<String>> = rows.collect();
+    if rows.is_empty() {
+        return;
+    }
+    page.heading("What grows with every 1,000 calls served");
+    page.table(
+        &[
+            "process",
+            "over calls",
+            "KiB",
+            "descriptors",
+            "round trip p99 µs",
+        ],
+        &rows,
+    );
+}
+
 /// What a search found, by target.
 fn capacities(page: &mut Page, report: &Report) {
     if report.capacity.is_empty() {
@@ -215,7 +180,9 @@ fn capacities(page: &mut Page, report: &Report) {
     }
     page.heading("What one core carries");
     let known = |value: Option<f64>| value.map_or("–".to_owned(), digits);
-    let rows = report.capacity.iter().map(|(target, found)| {
+    let searches = report.capacity.iter();
+    let searches = searches.flat_map(|(target, all)| all.iter().map(move |found| (target, found)));
+    let rows = searches.map(|(target, found)| {
         let of = match found.of {
             Of::Starts => "starts a second",
             Of::Calls => "calls at once",

@@ -1,5 +1,6 @@
 //! The part of the page about a run of the relay yardstick.
 
+use super::figures::objectives;
 use super::{Origin, Page, named};
 use crate::chart::{self, Across, Labels};
 use crate::figure::digits;
@@ -25,6 +26,7 @@ pub fn add(page: &mut Page, file: &str, report: &Report) -> anyhow::Result<()> {
             versions: named(&report.versions, |kind| kind.name()),
         },
     );
+    objectives(page, &report.slo);
     page.heading("What a datagram costs");
     page.table(
         &[

@@ -125,6 +125,7 @@ mod tests {
             windows: Vec::new(),
             flow_memory: Vec::new(),
             summary,
+            slo: Vec::new(),
         }
     }
 

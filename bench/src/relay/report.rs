@@ -11,7 +11,8 @@ use super::rig::Delays;
 use super::scenario::Scenario;
 use super::target::Kind;
 use crate::machine::Machine;
-use crate::stats::{Spread, paired_ratio};
+use crate::slo::Verdict;
+use crate::stats::Spread;
 
 /// A generator that sent its 99th percentile this late was itself the bottleneck.
 const LATE_US_MAX: f64 = 200.0;
@@ -47,6 +48,9 @@ pub struct Report {
     pub flow_memory: Vec<FlowMemory>,
     /// What the windows come to.
     pub summary: Vec<Line>,
+    /// What became of the objectives that were set.
+    #[serde(default)]
+    pub slo: Vec<Verdict>,
 }
 
 /// Percentiles of a delay, in microseconds.
@@ -183,16 +187,15 @@ pub fn summarise(windows: &[Window]) -> Vec<Line> {
     }
     groups
         .iter()
-        .map(|((scenario, kind), own)| {
-            let go = groups
-                .get(&(*scenario, Kind::Go))
-                .map_or(&[][..], Vec::as_slice);
-            line(*scenario, *kind, own, go)
+        .map(|((scenario, kind), own)| Line {
+            go_over_this: Spread::of(go_over(windows, *scenario, *kind)),
+            ..line(*scenario, *kind, own)
         })
         .collect()
 }
 
-fn line(scenario: Scenario, kind: Kind, own: &[&Window], go: &[&Window]) -> Line {
+/// What a target's own windows say.
+fn line(scenario: Scenario, kind: Kind, own: &[&Window]) -> Line {
     let over = |value: fn(&Window) -> Option<f64>| {
         Spread::of(own.iter().filter_map(|window| value(window)))
     };
@@ -202,7 +205,7 @@ fn line(scenario: Scenario, kind: Kind, own: &[&Window], go: &[&Window]) -> Line
         kind,
         cpu_ns_each: over(clean_cost),
         delivered_kpps: over(|window| Some(window.delivered_kpps())),
-        go_over_this: ratio_over_rounds(go, own),
+        go_over_this: None,
         delay_p50_us: over(|window| window.delay.map(|delay| delay.p50)),
         delay_p99_us: over(|window| window.delay.map(|delay| delay.p99)),
         fates: own
@@ -215,21 +218,24 @@ fn line(scenario: Scenario, kind: Kind, own: &[&Window], go: &[&Window]) -> Line
     }
 }
 
-fn clean_cost(window: &Window) -> Option<f64> {
+/// What a delivered datagram cost the target, in nanoseconds; `None` in a window that lost any.
+pub(super) fn clean_cost(window: &Window) -> Option<f64> {
     window.cpu_ns_each().filter(|_| window.fates().clean())
 }
 
-/// Pairs the windows of one round, and only those that both were clean.
-fn ratio_over_rounds(theirs: &[&Window], ours: &[&Window]) -> Option<Spread> {
-    let (mut numerators, mut denominators) = (Vec::new(), Vec::new());
-    for our in ours {
-        let their = theirs.iter().find(|their| their.round == our.round);
-        if let (Some(their), Some(our)) = (their.and_then(|w| clean_cost(w)), clean_cost(our)) {
-            numerators.push(their);
-            denominators.push(our);
-        }
-    }
-    paired_ratio(&numerators, &denominators)
+/// The Go relay's cost divided by this target's in one situation, a value for each round in which
+/// both windows were clean.
+pub(super) fn go_over(windows: &[Window], scenario: Scenario, kind: Kind) -> Vec<f64> {
+    let of = |kind: Kind| {
+        let played = windows.iter();
+        played.filter(move |window| (window.scenario, window.kind) == (scenario, kind))
+    };
+    let ratios = of(kind).filter_map(|our| {
+        let their = of(Kind::Go).find(|their| their.round == our.round)?;
+        let (their, our) = (clean_cost(their)?, clean_cost(our)?);
+        (our > 0.0).then(|| their / our)
+    });
+    ratios.collect()
 }
 
 /// A duration in milliseconds.

@@ -1,6 +1,7 @@
 //! A run from command line to result: sets the targets up once, then plays the turns.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -11,15 +12,18 @@ use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
 use super::drive::{self, Driven};
+use super::figures;
 use super::memory;
 use super::recipe::{self, Ground, Stand};
 use super::report::{DelayUs, Report, Window, milliseconds, summarise};
 use super::scenario::{Scenario, Turn, turns};
 use super::target::Kind;
 use crate::cpu::{MachineTicks, ProcessClock, TICKS_PER_SECOND};
+use crate::live;
 use crate::machine::Machine;
 use crate::process::settings;
 use crate::progress::Progress;
+use crate::slo::{self, Objectives};
 
 /// How long all clients together may take to get their flows.
 const SETTLE_WITHIN: Duration = Duration::from_secs(15);
@@ -69,6 +73,13 @@ pub struct Options {
     /// Where to write the result.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Objectives, as 'to_transceiver_saturated_vs_go>4,loss<0.1%'; a run that misses one ends with
+    /// status 3 (--help names the figures).
+    #[arg(long, value_name = "OBJECTIVES", long_help = slo_help())]
+    pub slo: Option<Objectives>,
+    /// Shows the run to Prometheus while it goes, as 127.0.0.1:9470.
+    #[arg(long, value_name = "ADDRESS")]
+    pub prometheus: Option<SocketAddr>,
     /// Where to draw the result.
     #[arg(long, value_name = "FILE.svg")]
     pub plot: Option<PathBuf>,
@@ -89,6 +100,11 @@ pub struct Options {
     pub coturn: PathBuf,
 }
 
+fn slo_help() -> String {
+    let example = "to_transceiver_saturated_vs_go>4,loss<0.1%";
+    slo::help(example, &figures::definitions())
+}
+
 /// Plays all turns, or as many as fit before `stop` is set.
 ///
 /// # Errors
@@ -99,6 +115,12 @@ pub fn run(options: &Options, stop: &AtomicBool) -> anyhow::Result<Report> {
             "relay and generator share core {}: give them one each",
             options.relay_core
         );
+    }
+    if let Some(objectives) = &options.slo {
+        objectives.check(&figures::definitions())?;
+    }
+    if let Some(address) = options.prometheus {
+        live::serve(address)?;
     }
     let ground = ground(options)?;
     let folder = tempfile::tempdir().context("no folder for the targets' files")?;
@@ -123,6 +145,7 @@ pub fn run(options: &Options, stop: &AtomicBool) -> anyhow::Result<Report> {
         let window = play(turn, stand, options)
             .with_context(|| format!("{} in {}", turn.kind.name(), turn.scenario.name()))?;
         progress.step(&describe(&window));
+        live::show_window(&window);
         report.windows.push(window);
         if stop.load(Ordering::Relaxed) {
             break;
@@ -130,18 +153,27 @@ pub fn run(options: &Options, stop: &AtomicBool) -> anyhow::Result<Report> {
     }
     progress.end();
     drop(stands);
-    if let Some(flow_count) = options
-        .flow_memory
-        .filter(|_| !stop.load(Ordering::Relaxed))
-    {
-        for kind in options.targets.iter().filter(|kind| kind.has_flow_table()) {
-            let memory = memory::measure(*kind, &ground, flow_count, folder.path())?;
-            report.flow_memory.push(memory);
-        }
-    }
     report.complete = report.windows.len() == plan.len();
+    for (kind, flow_count) in flow_tables(options) {
+        if stop.load(Ordering::Relaxed) {
+            report.complete = false;
+            break;
+        }
+        let memory = memory::measure(kind, &ground, flow_count, folder.path())?;
+        live::show_flow_memory(&memory);
+        report.flow_memory.push(memory);
+    }
     report.summary = summarise(&report.windows);
+    if let Some((objectives, target)) = options.slo.as_ref().zip(options.targets.first()) {
+        report.slo = objectives.judge(&figures::of(&report, *target))?;
+    }
     Ok(report)
+}
+
+/// The targets whose memory a flow is measured, and with how many flows.
+fn flow_tables(options: &Options) -> impl Iterator<Item = (Kind, u32)> {
+    let kinds = options.targets.iter().filter(|kind| kind.has_flow_table());
+    kinds.filter_map(|kind| Some((*kind, options.flow_memory?)))
 }
 
 fn begin(options: &Options, ground: &Ground) -> Report {
@@ -168,6 +200,7 @@ fn begin(options: &Options, ground: &Ground) -> Report {
         windows: Vec::new(),
         flow_memory: Vec::new(),
         summary: Vec::new(),
+        slo: Vec::new(),
     }
 }
 

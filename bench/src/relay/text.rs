@@ -191,6 +191,7 @@ mod tests {
             versions: std::collections::BTreeMap::new(),
             summary: summarise(&windows),
             windows,
+            slo: Vec::new(),
         };
         let text = render(&report);
         let line = |name: &str| {

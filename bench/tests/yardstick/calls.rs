@@ -1,41 +1,15 @@
-//! The verbs that make calls, run as an operator runs them: against a pair that they start
-//! themselves, against servers that are none, and stopped in the middle.
+//! The verbs that make calls, run as an operator runs them against a pair that they start
+//! themselves.
 
-use std::io::{BufRead as _, BufReader};
-use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::Value;
-use syrinx_bench::calls::barge_in;
+use syrinx_bench::calls::barge_in::report::Report as BargeIn;
 use syrinx_bench::calls::report::{Report, Run};
 use syrinx_bench::calls::tally::Phase;
 use syrinx_bench::result_file;
 
-fn command(verb: &str, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_syrinx-bench"));
-    command.arg(verb).args(arguments);
-    command
-}
-
-/// Runs a verb with few calls and its result in `folder`.
-fn run(verb: &str, arguments: &[&str], folder: &Path) -> (Report, Output) {
-    let json = folder.join("result.json");
-    let mut command = command(verb, arguments);
-    command.arg("--json").arg(&json);
-    command.arg("--summary").arg(folder.join("summary.json"));
-    let output = command.output().expect("the bench runs");
-    assert!(output.status.success(), "{output:?}");
-    (result_file::read_json(&json).expect("a result"), output)
-}
-
-/// The words of a command line.
-fn words(line: &str) -> Vec<&str> {
-    line.split_whitespace().collect()
-}
+use crate::{assert_told, command, run, words};
 
 /// Insists that so many calls came to their planned end, and none was lost.
 fn assert_completed(run: &Run, count: u64) {
@@ -141,6 +115,16 @@ fn a_link_of_either_dialect_is_measured_beside_the_edges_own_echo() {
         assert_eq!((media.lost, media.foreign), (0, 0), "{name}: {media:?}");
         let trips = media.round_trip.as_ref().map(|trips| trips.count);
         assert_eq!(trips, Some(media.heard), "{name}");
+        // Each way has a delay of its own where the backend marks packets, and together they are
+        // the round trip.
+        let ways = media.up.as_ref().zip(media.down.as_ref());
+        assert_eq!(ways.is_some(), name == "media-v1", "{name}: {media:?}");
+        if let Some((up, down)) = ways {
+            assert_eq!((up.count, down.count), (media.heard, media.heard));
+            let trip = media.round_trip.as_ref().map_or(0.0, |trips| trips.mean);
+            let off = (up.mean + down.mean) / trip - 1.0;
+            assert!(off.abs() < 0.01, "{up:?} {down:?} {trip}");
+        }
         // The backend is not charged to the edge.
         assert_eq!(run.processes.len(), 2, "{name}: {:?}", run.processes);
     }
@@ -150,6 +134,8 @@ fn a_link_of_either_dialect_is_measured_beside_the_edges_own_echo() {
     assert!((4 * 2..=4 * 4).contains(&said[1]), "{said:?}");
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.contains("bursts of sound said, 0 lost"), "{text}");
+    let silent = text.matches("the echo of syrinx does not say").count();
+    assert_eq!(silent, 1, "{text}");
 }
 
 #[test]
@@ -242,91 +228,16 @@ fn an_interrupted_answer_falls_silent_and_the_edge_knows_how_much_of_it_was_hear
             .output()
             .expect("the bench runs");
         assert!(output.status.success(), "{output:?}");
-        let report: barge_in::Report = result_file::read_json(&json).expect("a result");
+        let report: BargeIn = result_file::read_json(&json).expect("a result");
         assert!(report.complete, "{report:?}");
         assert_eq!(report.dialect.name(), dialect);
-        assert_eq!((report.answers, report.unreported), (4, 0), "{report:?}");
-        assert_eq!(report.reported_error_ms, 0.0, "{report:?}");
-        assert_eq!(report.by.len(), 2);
-        assert!(report.stop_p50_ms <= report.stop_p99_ms, "{report:?}");
+        assert_eq!(report.runs.len(), 1);
+        let run = &report.runs[0];
+        assert_eq!((run.answers, run.unreported), (4, 0), "{report:?}");
+        assert_eq!(run.reported_error_us, Some(0.0), "{report:?}");
+        assert_eq!(run.by.len(), 2);
+        assert_told(&json, &["Barge-in", dialect, "the client's clear"]);
+        let stops = run.stop.as_ref().map(|all| (all.count, all.p50 <= all.p99));
+        assert_eq!(stops, Some((4, true)), "{report:?}");
     }
-}
-
-#[test]
-fn a_server_that_is_none_ends_in_a_message_and_leaves_no_file() {
-    let free = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let dead = format!(
-        "http://{}/v1/realtime/calls",
-        free.local_addr().expect("bound")
-    );
-    drop(free);
-    let folder = tempfile::tempdir().expect("a folder");
-    let json = folder.path().join("result.json");
-    for (url, words) in [
-        (dead.as_str(), "nothing listens"),
-        ("http://edge.invalid/v1/realtime/calls", "name not resolved"),
-        ("edge:8080", "write http://HOST:PORT"),
-    ] {
-        let output = command("calls", &["--calls", "40", "--rate", "500", "--url", url])
-            .arg("--json")
-            .arg(&json)
-            .output()
-            .expect("the bench runs");
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert!(
-            !output.status.success() && text.contains(words),
-            "{url}: {text}"
-        );
-        assert!(!json.exists(), "{url}");
-    }
-}
-
-#[test]
-fn too_few_descriptors_are_noticed_before_a_call_is_made() {
-    let bench = env!("CARGO_BIN_EXE_syrinx-bench");
-    let script = format!("ulimit -n 256 && exec {bench} calls --calls 1000 --url http://[::1]:9/c");
-    let output = Command::new("sh").args(["-c", &script]).output();
-    let output = output.expect("a shell");
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        !output.status.success() && text.contains("ulimit -Hn"),
-        "{text}"
-    );
-}
-
-#[test]
-fn an_interrupted_run_tells_and_writes_what_it_measured() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let json = folder.path().join("result.json");
-    let arguments = words("--calls 4 --rate 20 --settle-s 0.5 --window-s 600");
-    let mut child = command("calls", &arguments)
-        .arg("--json")
-        .arg(&json)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the bench runs");
-    let progress = BufReader::new(child.stderr.take().expect("piped"));
-    let mut lines = progress.lines().map_while(Result::ok);
-    assert!(
-        lines.any(|line| line.contains(" 4 up")),
-        "the calls come up"
-    );
-    let pid = Pid::from_raw(i32::try_from(child.id()).expect("a pid"));
-    kill(pid, Signal::SIGINT).expect("it runs");
-    let begun = Instant::now();
-    let output = child.wait_with_output().expect("it ends");
-    assert!(begun.elapsed() < Duration::from_secs(60), "it ends soon");
-    assert!(output.status.success(), "{output:?}");
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(text.contains("STOPPED EARLY"), "{text}");
-    let report: Report = result_file::read_json(&json).expect("a whole result");
-    assert!(!report.complete);
-    let run = only(&report);
-    assert_eq!(
-        (run.calls.lost, run.failures.total()),
-        (0, 0),
-        "{:?}",
-        run.failures
-    );
 }

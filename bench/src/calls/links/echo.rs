@@ -1,7 +1,8 @@
 //! The backend that sends each caller's audio back: what a link adds to a call is the difference to
 //! the echo that is built into the transceiver.
 //!
-//! Over `media.v1` each packet goes back as it came, marked `live`. Over `realtime`, where nothing
+//! Over `media.v1` each packet goes back as it came, flagged `live`; one that a measurement stamped
+//! is marked with the time. Over `realtime`, where nothing
 //! can be, all that is loud goes back as one long answer; silence does not, so that audio that has
 //! piled up is gone by the next pause.
 
@@ -13,6 +14,8 @@ use serde_json::Value;
 use tungstenite::Message;
 
 use super::super::burst::LOUD;
+use super::super::clock::monotonic_ns;
+use super::super::voice::Stamp;
 use super::{Link, Links, media_v1, realtime, say};
 use crate::process::edge::Dialect;
 
@@ -45,7 +48,9 @@ fn serve_media_v1(mut link: Link) -> anyhow::Result<()> {
         match link.read()? {
             Message::Binary(bytes) => {
                 if let Some(packet) = media_v1::packet(&bytes) {
-                    link.send(media_v1::audio(media_v1::LIVE, 1, sequence, packet))?;
+                    let mut packet = packet.to_vec();
+                    Stamp::mark(&mut packet, monotonic_ns());
+                    link.send(media_v1::audio(media_v1::LIVE, 1, sequence, &packet))?;
                     sequence = sequence.wrapping_add(1);
                 }
             }
@@ -113,6 +118,26 @@ mod tests {
         let back = link.read().expect("it echoes").into_data();
         assert_eq!(back[..2], [media_v1::AUDIO_OUT, media_v1::LIVE]);
         assert_eq!(back[media_v1::HEADER_BYTES..], [0x78, 7, 8, 9]);
+    }
+
+    #[test]
+    fn media_v1_marks_a_stamped_packet_with_the_time() {
+        let (_links, mut link) = dial(Dialect::MediaV1);
+        let stamp = Stamp {
+            call: 1,
+            sequence: 2,
+            intended_ns: 3,
+        };
+        let mut message = vec![0; media_v1::HEADER_BYTES];
+        message[0] = media_v1::AUDIO_IN;
+        message.extend_from_slice(&stamp.write());
+        let before = monotonic_ns();
+        link.send(Message::binary(message)).expect("said");
+        let back = link.read().expect("it echoes").into_data();
+        let packet = &back[media_v1::HEADER_BYTES..];
+        assert_eq!(Stamp::read(packet), Some(stamp));
+        let marked = Stamp::marked_ns(packet).expect("a mark");
+        assert!((before..=monotonic_ns()).contains(&marked));
     }
 
     #[test]
