@@ -60,19 +60,29 @@ BENCH      := target/release/syrinx-bench
 RESULTS    := target/bench
 PEERS      := syrinx,pion,janus
 
+# What is measured, and at whose side, in the order played; each has a file and a part of the page.
+SUITE      := relay calls setup capacity recovery roam storm soak barge-in barge-in-realtime links lte
+
 bench: peers bench-build ## Measure everything, beside all rivals, in a quarter of an hour; see target/bench
 	rm -f $(RESULTS)/summary.json
-	$(BENCH) relay --targets $(RIVALS) --rounds 5 --window-ms 500 --flow-memory 1000000 \
+	$(BENCH) relay --targets $(RIVALS) --rounds 5 --window-ms 300 \
 	    --json $(RESULTS)/relay.json --plot $(RESULTS)/relay.svg --summary $(RESULTS)/summary.json
-	$(BENCH) calls --targets $(PEERS) --rounds 3 --calls 200 --window-s 8 \
+	$(BENCH) calls --targets $(PEERS) --rounds 3 --calls 200 --rate 100 --settle-s 1 --window-s 6 \
 	    --json $(RESULTS)/calls.json --summary $(RESULTS)/summary.json
-	$(BENCH) setup --targets $(PEERS) --rounds 3 --calls 300 \
+	$(BENCH) setup --targets $(PEERS) --rounds 3 --calls 200 \
 	    --json $(RESULTS)/setup.json --summary $(RESULTS)/summary.json
 	$(BENCH) capacity --of starts --json $(RESULTS)/capacity.json --summary $(RESULTS)/summary.json
-	$(BENCH) recovery --rounds 2 --json $(RESULTS)/recovery.json --summary $(RESULTS)/summary.json
+	$(BENCH) recovery --rounds 3 --observe-s 6 \
+	    --json $(RESULTS)/recovery.json --summary $(RESULTS)/summary.json
+	$(BENCH) roam --rounds 3 --observe-s 8 --json $(RESULTS)/roam.json
+	$(BENCH) storm --rounds 3 --settle-s 2 --observe-s 5 --json $(RESULTS)/storm.json
+	$(BENCH) soak --calls 8000 --rate 200 --hold-s 1 --json $(RESULTS)/soak.json
+	$(BENCH) barge-in --json $(RESULTS)/barge-in.json
+	$(BENCH) barge-in --dialect realtime --json $(RESULTS)/barge-in-realtime.json
+	$(BENCH) calls --targets syrinx,media-v1,realtime --calls 40 --window-s 6 \
+	    --json $(RESULTS)/links.json
 	$(BENCH) calls --calls 100 --impair lte --json $(RESULTS)/lte.json
-	$(BENCH) report --html $(RESULTS)/report.html \
-	    $(patsubst %,$(RESULTS)/%.json,relay calls setup capacity recovery lte)
+	$(BENCH) report --html $(RESULTS)/report.html $(SUITE:%=$(RESULTS)/%.json)
 
 # The main figures only, in under a minute after the build; coalescing as long as it may be, since
 # the paced figure allows 100 us of added delay.
