@@ -65,7 +65,7 @@ SUITE      := relay calls setup capacity recovery roam storm soak barge-in barge
 
 bench: peers bench-build ## Measure everything, beside all rivals, in a quarter of an hour; see target/bench
 	rm -f $(RESULTS)/summary.json
-	$(BENCH) relay --targets $(RIVALS) --rounds 5 --window-ms 300 \
+	$(BENCH) relay --targets $(RIVALS) --rounds 5 --window-ms 300 --flow-memory 300000 \
 	    --json $(RESULTS)/relay.json --plot $(RESULTS)/relay.svg --summary $(RESULTS)/summary.json
 	$(BENCH) calls --targets $(PEERS) --rounds 3 --calls 200 --rate 100 --settle-s 1 --window-s 6 \
 	    --json $(RESULTS)/calls.json --summary $(RESULTS)/summary.json
@@ -76,7 +76,7 @@ bench: peers bench-build ## Measure everything, beside all rivals, in a quarter 
 	    --json $(RESULTS)/recovery.json --summary $(RESULTS)/summary.json
 	$(BENCH) roam --rounds 3 --observe-s 8 --json $(RESULTS)/roam.json
 	$(BENCH) storm --rounds 3 --settle-s 2 --observe-s 5 --json $(RESULTS)/storm.json
-	$(BENCH) soak --calls 8000 --rate 200 --hold-s 1 --json $(RESULTS)/soak.json
+	$(BENCH) soak --calls 24000 --rate 300 --hold-s 1 --json $(RESULTS)/soak.json
 	$(BENCH) barge-in --json $(RESULTS)/barge-in.json
 	$(BENCH) barge-in --dialect realtime --json $(RESULTS)/barge-in-realtime.json
 	$(BENCH) calls --targets syrinx,media-v1,realtime --calls 40 --window-s 6 \

@@ -80,7 +80,7 @@ impl Latencies {
     /// The latency that a part of all (0 to 1) does not exceed, in microseconds; `None` when
     /// nothing was recorded.
     pub fn quantile_us(&self, part: f64) -> Option<f64> {
-        (!self.0.is_empty()).then(|| self.0.value_at_quantile(part) as f64 / 1e3)
+        (!self.0.is_empty()).then(|| micros(self.0.value_at_quantile(part)))
     }
 
     /// What all come to; `None` when nothing was recorded.
@@ -88,21 +88,29 @@ impl Latencies {
         if self.0.is_empty() {
             return None;
         }
-        let at = |part| self.0.value_at_quantile(part) as f64 / 1e3;
+        let at = |part| micros(self.0.value_at_quantile(part));
         let curve = self.0.iter_quantiles(CURVE_TICKS);
-        let curve = curve.map(|step| (step.quantile(), step.value_iterated_to() as f64 / 1e3));
+        let curve = curve.map(|step| (step.quantile(), micros(step.value_iterated_to())));
         Some(Quantiles {
             count: self.0.len(),
             mean: self.0.mean() / 1e3,
-            min: self.0.min() as f64 / 1e3,
+            min: micros(self.0.min()),
             p50: at(0.5),
             p90: at(0.9),
             p99: at(0.99),
             p999: at(0.999),
-            max: self.0.max() as f64 / 1e3,
+            max: micros(self.0.max()),
             curve: curve.collect(),
         })
     }
+}
+
+/// Nanoseconds of the histogram in microseconds; what it does not tell from zero is zero.
+fn micros(ns: u64) -> f64 {
+    if ns < LOWEST_NS {
+        return 0.0;
+    }
+    ns as f64 / 1e3
 }
 
 #[cfg(test)]
@@ -151,6 +159,16 @@ mod tests {
         assert!((longest / 3_000.0 - 1.0).abs() < 0.001, "{longest}");
         all.clear();
         assert_eq!(all.quantiles(), None);
+    }
+
+    #[test]
+    fn nothing_is_zero_and_not_the_least_that_is_told_from_it() {
+        let mut latencies = Latencies::default();
+        latencies.record(Duration::ZERO);
+        assert_eq!(latencies.quantile_us(0.5), Some(0.0));
+        let quantiles = latencies.quantiles().expect("recorded");
+        assert_eq!((quantiles.p50, quantiles.max), (0.0, 0.0));
+        assert_eq!(quantiles.curve.last().map(|(_, us)| *us), Some(0.0));
     }
 
     #[test]

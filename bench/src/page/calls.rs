@@ -1,7 +1,7 @@
 //! The part of the page about calls: targets side by side, then how each run went.
 
 use super::{Origin, Page, named};
-use crate::calls::capacity::Of;
+use crate::calls::capacity::{self, Of};
 use crate::calls::figures;
 use crate::calls::latency::Quantiles;
 use crate::calls::report::{Incident, Load, Point, Report, Run};
@@ -39,8 +39,11 @@ pub fn add(page: &mut Page, file: &str, report: &Report) -> anyhow::Result<()> {
     incidents(page, report);
     trends(page, report);
     capacities(page, report);
-    page.chart(phases(report)?);
-    page.chart(costs(report)?);
+    // A search has probes of many loads: their middle is of none.
+    if report.capacity.is_empty() {
+        page.chart(phases(report)?);
+        page.chart(costs(report)?);
+    }
     page.chart(curve(
         report,
         "Set-up: intended start to first audio back",
@@ -110,7 +113,7 @@ fn side_by_side(page: &mut Page, report: &Report) {
         let mut runs = figures::runs(report, *target);
         !target.marks() && runs.any(|run| run.media.round_trip.is_some())
     });
-    if !silent.is_empty() {
+    if !silent.is_empty() && report.capacity.is_empty() {
         page.paragraph(&text::one_way_note(&silent));
     }
 }
@@ -191,11 +194,15 @@ fn capacities(page: &mut Page, report: &Report) {
             format!("{}: {of}", target.name()),
             known(found.passed),
             known(found.failed),
-            found.because.clone(),
         ]
     });
     let rows: Vec<Vec<String>> = rows.collect();
-    page.table(&["what", "passed", "failed", "because"], &rows);
+    page.table(&["what", "passed", "failed"], &rows);
+    for (target, found) in &report.capacity {
+        for found in found {
+            page.paragraph(&format!("{}.", capacity::describe(target.name(), found)));
+        }
+    }
 }
 
 fn row(run: &Run, incident: &Incident) -> Vec<String> {
@@ -279,6 +286,9 @@ fn curve(
 }
 
 fn run_name(report: &Report, run: &Run) -> String {
+    if !report.capacity.is_empty() {
+        return format!("{}, {} calls", run.target.name(), run.calls.planned);
+    }
     let rounds = figures::runs(report, run.target).count();
     if rounds > 1 {
         format!("{} {}", run.target.name(), run.round + 1)
