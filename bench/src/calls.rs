@@ -31,6 +31,7 @@ pub mod sources;
 pub mod stand;
 pub mod summary;
 pub mod tally;
+pub mod terms;
 pub mod text;
 pub mod voice;
 pub mod watch;

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use super::call::{Dialled, Sound, Terms, client_socket, ns};
+use super::call::{Dialled, client_socket};
 use super::client::Kit;
 use super::clock::Clock;
 use super::failure::{Cause, Failure, Failures};
@@ -32,6 +32,7 @@ use super::schedule::Planned;
 use super::signalling::Signalling;
 use super::sources::Sources;
 use super::tally::Tally;
+use super::terms::{Sound, Terms, ns};
 use super::voice::Speech;
 
 /// From the start of the threads to the epoch of the schedule.

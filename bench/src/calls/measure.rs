@@ -14,7 +14,6 @@ use nix::unistd::Pid;
 
 use super::barge_in;
 use super::burst::Bursts;
-use super::call::Sound;
 use super::client::Kit;
 use super::engine::{self, Drive, Incident};
 use super::figures;
@@ -24,6 +23,7 @@ use super::schedule::{Arrivals, Planned, Starts};
 use super::signalling::Expected;
 use super::sources::Sources;
 use super::stand::{Kind, Need, Servers, Stand};
+use super::terms::Sound;
 use super::voice::Speech;
 use super::watch::Observer;
 use crate::live;

@@ -24,9 +24,10 @@ use nix::sys::timerfd::{
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 
-use super::call::{Call, Dialled, Notes, Stage, Terms, Woken};
+use super::call::{Call, Dialled, Notes, Stage, Woken};
 use super::latency::Latencies;
 use super::tally::Tally;
+use super::terms::Terms;
 
 /// Events taken by one look at the sockets.
 const EVENTS_MAX: usize = 256;
@@ -394,7 +395,7 @@ impl WindowCpu {
 
 #[cfg(test)]
 mod tests {
-    use super::super::call::ns;
+    use super::super::terms::ns;
     use super::*;
 
     #[test]

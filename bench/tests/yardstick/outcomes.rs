@@ -1,5 +1,5 @@
-//! How runs end: with objectives met or missed, at servers that are none, by ^C; and what Prometheus
-//! sees of them meanwhile.
+//! How runs end: with objectives met or missed, at servers that are none, by ^C; and what is seen
+//! of them by Prometheus meanwhile.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
