@@ -65,7 +65,7 @@ SUITE      := relay calls setup capacity recovery roam storm soak barge-in barge
 
 bench: peers bench-build ## Measure everything, beside all rivals, in a quarter of an hour; see target/bench
 	rm -f $(RESULTS)/summary.json
-	$(BENCH) relay --targets $(RIVALS) --rounds 5 --window-ms 300 --flow-memory 300000 \
+	$(BENCH) relay --targets $(RIVALS) --rounds 5 --window-ms 300 --flow-memory 1000000 \
 	    --json $(RESULTS)/relay.json --plot $(RESULTS)/relay.svg --summary $(RESULTS)/summary.json
 	$(BENCH) calls --targets $(PEERS) --rounds 3 --calls 200 --rate 100 --settle-s 1 --window-s 6 \
 	    --json $(RESULTS)/calls.json --summary $(RESULTS)/summary.json
