@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio::net::TcpListener;
 
-use crate::http::{self, ApiError, HttpLimits};
+use crate::http::{self, ApiError, HttpLimits, HttpMetrics};
 use crate::metrics::Exposition;
 
 /// The admin surface serves scrapers and probes: a handful, each for moments.
@@ -100,7 +100,7 @@ pub async fn serve<H>(
         listener,
         None,
         router(health, move || exposition.render()).merge(more),
-        LIMITS,
+        (LIMITS, HttpMetrics::noop()),
         stop,
     );
     tokio::select! {

@@ -6,7 +6,12 @@
 use std::io;
 use std::net::SocketAddr;
 
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
+
+/// Connections that the kernel keeps for us between two turns of the control thread, as many as it
+/// grants by default (`net.core.somaxconn`, ip-sysctl.rst): who comes beyond must ask again, a
+/// second later.
+const BACKLOG: u32 = 4_096;
 
 /// A configured address that cannot be listened on. Displays as one line that ends in the remedy.
 #[derive(Debug, thiserror::Error)]
@@ -58,10 +63,19 @@ fn remedy(error: &io::Error) -> &'static str {
 /// # Errors
 ///
 /// The address, why it cannot be had, and the remedy.
-pub async fn tcp(key: &'static str, address: SocketAddr) -> Result<TcpListener, BindError> {
-    TcpListener::bind(address)
-        .await
-        .map_err(|cause| BindError::new(key, address, "TCP", cause))
+pub fn tcp(key: &'static str, address: SocketAddr) -> Result<TcpListener, BindError> {
+    listen(address).map_err(|cause| BindError::new(key, address, "TCP", cause))
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match address.is_ipv4() {
+        true => TcpSocket::new_v4(),
+        false => TcpSocket::new_v6(),
+    }?;
+    // What is left of a former process's connections must not keep this one from its port.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 #[cfg(test)]
@@ -70,11 +84,9 @@ mod tests {
 
     #[tokio::test]
     async fn port_in_use_names_key_address_and_remedy() {
-        let first = tcp("admin.listen", "127.0.0.1:0".parse().unwrap())
-            .await
-            .unwrap();
+        let first = tcp("admin.listen", "127.0.0.1:0".parse().unwrap()).unwrap();
         let address = first.local_addr().unwrap();
-        let line = tcp("admin.listen", address).await.unwrap_err().to_string();
+        let line = tcp("admin.listen", address).unwrap_err().to_string();
         assert_eq!(
             line,
             format!(
@@ -88,7 +100,7 @@ mod tests {
     #[tokio::test]
     async fn foreign_address_says_so() {
         let address = "192.0.2.1:9464".parse().unwrap();
-        let line = tcp("admin.listen", address).await.unwrap_err().to_string();
+        let line = tcp("admin.listen", address).unwrap_err().to_string();
         assert!(line.contains("this host has no such address"), "{line}");
     }
 }

@@ -1,35 +1,40 @@
 //! A small HTTP/1.1 server for the control thread: bounded in connections, header time and life.
 //!
 //! The signalling port is open to strangers, so everything they can make us hold is limited here:
-//! at most [`HttpLimits::connections_max`] connections (more wait in the kernel's backlog), each of
-//! which must deliver a request head within [`HttpLimits::header_timeout`], counted again for each
+//! at most [`HttpLimits::connections_max`] connections, each of which must begin to speak within
+//! [`HttpLimits::header_timeout`] and deliver a request head within it, counted again for each
 //! request, so an idle connection is closed by the same clock; a TLS handshake has that time, too.
-//! A connection that becomes a WebSocket leaves both: whoever upgrades it bounds it. One client has
-//! [`HttpLimits::connections_per_client_max`] connections, and further ones are closed at once.
-//! Bodies are the routes' business.
+//! A connection that becomes a WebSocket leaves both: whoever upgrades it bounds it. Bodies are the
+//! routes' business.
+//!
+//! Connections are taken as they come, however many there are: where all places are taken, the one
+//! that has waited for its client longest is closed for the newcomer, so whoever sends a request at
+//! once is served in a crowd that sends nothing. One client has
+//! [`HttpLimits::connections_per_client_max`]; what is beyond is refused with 429, and with 503
+//! where requests in progress take all places. Refusing is bounded, too: in a flood, the rest is
+//! closed without a word.
 //!
 //! Errors speak one shape everywhere, the one clients of the Realtime API parse: [`ApiError`].
 
+mod connection;
 mod places;
 pub mod tls;
 
 use std::future::Future;
-use std::io;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::time::Duration;
 
 use axum::Router;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
-use places::{Place, Places};
+use connection::Connections;
+use metrics::{Counter, Gauge};
+use places::{NoPlace, Places};
 use serde::Serialize;
 use tls::Tls;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 
 /// How long open requests may finish once the server is told to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
@@ -38,10 +43,6 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 /// would take the core from what could free one.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Largest request head, in bytes. The largest header a client of ours sends is an ephemeral key
-/// that carries a whole session: 22 KiB.
-const HEAD_BYTES_MAX: usize = 32 * 1024;
-
 /// What a server holds for strangers, at most.
 #[derive(Debug, Clone, Copy)]
 pub struct HttpLimits {
@@ -49,8 +50,34 @@ pub struct HttpLimits {
     pub connections_max: usize,
     /// Open connections of one client: an IPv4 address or an IPv6 /64, other than this machine.
     pub connections_per_client_max: usize,
-    /// Time for a request head to arrive, from the accept or from the previous answer.
+    /// Time for the first byte to arrive, and from there, or from the previous answer, for a
+    /// request head.
     pub header_timeout: Duration,
+}
+
+/// What a server counts.
+#[derive(Debug, Clone)]
+pub struct HttpMetrics {
+    /// Open connections.
+    pub connections: Gauge,
+    /// Connections closed because their client has its share.
+    pub over_share: Counter,
+    /// Connections closed because requests in progress took all places.
+    pub full: Counter,
+    /// Connections that sent nothing and gave way to others.
+    pub gave_way: Counter,
+}
+
+impl HttpMetrics {
+    /// Handles that nobody reads.
+    pub fn noop() -> Self {
+        Self {
+            connections: Gauge::noop(),
+            over_share: Counter::noop(),
+            full: Counter::noop(),
+            gave_way: Counter::noop(),
+        }
+    }
 }
 
 /// Serves `router`, over TLS if there are certificates, until `stop` resolves, then lets open
@@ -59,83 +86,75 @@ pub async fn serve(
     listener: TcpListener,
     tls: Option<Tls>,
     router: Router,
-    limits: HttpLimits,
+    (limits, metrics): (HttpLimits, HttpMetrics),
     stop: impl Future<Output = ()>,
 ) {
     let places = Places::new(limits.connections_max, limits.connections_per_client_max);
     let (stopping, stopped) = watch::channel(false);
-    let mut connections = JoinSet::new();
+    let mut connections = Connections::new(router, tls, limits, stopped);
     let mut stop = pin!(stop);
     loop {
+        // Places taken at once are far below 2^53.
+        metrics.connections.set(places.taken() as f64);
         let accepted = tokio::select! {
             () = &mut stop => break,
-            accepted = accept(&listener, &places) => accepted,
-            Some(_) = connections.join_next() => continue,
+            accepted = listener.accept() => accepted,
+            () = connections.one_ended() => continue,
         };
         match accepted {
-            // That client has its share.
-            Ok((_, None)) => {}
-            Ok((stream, Some(place))) => {
-                // Answers are small and latency is what the caller waits for.
-                let _ = stream.set_nodelay(true);
-                let service = TowerToHyperService::new(router.clone());
-                let stopped = stopped.clone();
-                match &tls {
-                    None => connections.spawn(converse(stream, service, limits, stopped, place)),
-                    Some(tls) => {
-                        let accepting = tls.acceptor().accept(stream);
-                        connections.spawn(async move {
-                            let accepting = tokio::time::timeout(limits.header_timeout, accepting);
-                            // Who speaks no TLS, or breaks off, is owed no answer.
-                            if let Ok(Ok(stream)) = accepting.await {
-                                converse(stream, service, limits, stopped, place).await;
-                            }
-                        })
-                    }
-                };
-            }
+            Ok(accepted) => admit(accepted, &places, &mut connections, &metrics),
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection; pausing");
+                // Most likely descriptors are short, and here is one that nobody needs.
+                if places.make_room() {
+                    metrics.gave_way.increment(1);
+                }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
     }
     drop(listener);
     let _ = stopping.send(true);
-    let all_done = async { while connections.join_next().await.is_some() {} };
-    let _ = tokio::time::timeout(STOP_TIMEOUT, all_done).await;
+    let _ = tokio::time::timeout(STOP_TIMEOUT, connections.all_ended()).await;
 }
 
-/// The next connection, once there is room for one.
-async fn accept(listener: &TcpListener, places: &Places) -> io::Result<(TcpStream, Option<Place>)> {
-    let place = places.free().await;
-    let (stream, peer) = listener.accept().await?;
-    Ok((stream, places.take(place, peer.ip())))
+/// Gives a connection its place, or refuses it.
+fn admit(
+    (stream, peer): (TcpStream, SocketAddr),
+    places: &Places,
+    connections: &mut Connections,
+    metrics: &HttpMetrics,
+) {
+    // Answers are small and latency is what the caller waits for.
+    let _ = stream.set_nodelay(true);
+    let (counter, status, code, message) = match places.take(peer.ip()) {
+        Ok((place, made_room)) => {
+            if made_room {
+                metrics.gave_way.increment(1);
+            }
+            return connections.serve(stream, place);
+        }
+        Err(NoPlace::Share) => (
+            &metrics.over_share,
+            StatusCode::TOO_MANY_REQUESTS,
+            "too_many_connections",
+            "Too many connections of this client are open.",
+        ),
+        Err(NoPlace::Full) => (
+            &metrics.full,
+            StatusCode::SERVICE_UNAVAILABLE,
+            "too_many_requests_in_progress",
+            "Too many requests are in progress.",
+        ),
+    };
+    counter.increment(1);
+    let mut error = ApiError::new(status, code, message);
+    error.retry_after_s = Some(RETRY_AFTER_S);
+    connections.refuse(stream, error);
 }
 
-/// One connection, until it ends or the server stops.
-async fn converse<S>(
-    stream: S,
-    service: TowerToHyperService<Router>,
-    limits: HttpLimits,
-    mut stopped: watch::Receiver<bool>,
-    _place: Place,
-) where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let mut builder = hyper::server::conn::http1::Builder::new();
-    builder.timer(TokioTimer::new());
-    builder.header_read_timeout(limits.header_timeout);
-    builder.max_buf_size(HEAD_BYTES_MAX);
-    let connection = builder.serve_connection(TokioIo::new(stream), service);
-    let mut connection = pin!(connection.with_upgrades());
-    tokio::select! {
-        // A client that breaks off or is too slow is its own business.
-        _ = connection.as_mut() => return,
-        _ = stopped.wait_for(|stopping| *stopping) => connection.as_mut().graceful_shutdown(),
-    }
-    let _ = connection.await;
-}
+/// What a refused connection is told to wait: by then most requests in progress are over.
+const RETRY_AFTER_S: u32 = 1;
 
 /// What went wrong with a request, in the Realtime API's shape:
 /// `{"error":{"message","type","code","param"}}`.
@@ -244,9 +263,9 @@ impl IntoResponse for ApiError {
 
 #[cfg(test)]
 mod tests {
+    use super::connection::HEAD_BYTES_MAX;
     use super::*;
     use axum::routing::get;
-    use std::net::SocketAddr;
     use std::time::Instant;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::sync::oneshot;
@@ -257,18 +276,29 @@ mod tests {
         header_timeout: Duration::from_millis(200),
     };
 
-    async fn start() -> (SocketAddr, oneshot::Sender<()>, tokio::task::JoinHandle<()>) {
+    /// More than the kernel buffers of an answer that nobody reads.
+    const LARGE_BYTES: usize = 16 << 20;
+
+    async fn start(
+        header_timeout: Duration,
+    ) -> (SocketAddr, oneshot::Sender<()>, tokio::task::JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
-        let router = Router::new().route("/", get(|| async { "here" })).route(
-            "/slow",
-            get(|| async {
-                tokio::time::sleep(Duration::from_millis(300)).await;
-                "late"
-            }),
-        );
-        let server = tokio::spawn(serve(listener, None, router, LIMITS, async {
+        let slow = || async {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            "late"
+        };
+        let router = Router::new()
+            .route("/", get(|| async { "here" }))
+            .route("/large", get(|| async { vec![b'x'; LARGE_BYTES] }))
+            .route("/slow", get(slow));
+        let limits = HttpLimits {
+            header_timeout,
+            ..LIMITS
+        };
+        let limits = (limits, HttpMetrics::noop());
+        let server = tokio::spawn(serve(listener, None, router, limits, async {
             let _ = stopped.await;
         }));
         (address, stop, server)
@@ -286,7 +316,7 @@ mod tests {
 
     #[tokio::test]
     async fn half_sent_and_idle_connections_are_closed_by_the_header_clock() {
-        let (address, _stop, _server) = start().await;
+        let (address, _stop, _server) = start(LIMITS.header_timeout).await;
         let begun = Instant::now();
         let half = ask(address, "GET / HTTP/1.1\r\nhost:").await;
         assert!(half.is_empty() || half.contains("408"), "{half}");
@@ -299,22 +329,58 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn connections_beyond_the_limit_wait_and_are_served_once_there_is_room() {
-        let (address, _stop, _server) = start().await;
-        let _first = TcpStream::connect(address).await.unwrap();
-        let _second = TcpStream::connect(address).await.unwrap();
+    async fn a_newcomer_is_served_at_once_and_the_longest_idle_connection_is_closed_for_it() {
+        let (address, _stop, _server) = start(Duration::from_secs(60)).await;
+        let mut first = TcpStream::connect(address).await.unwrap();
+        // A head that never ends is idle, too.
+        first.write_all(b"GET / HTTP/1.1\r\nhost:").await.unwrap();
+        let second = TcpStream::connect(address).await.unwrap();
         tokio::time::sleep(Duration::from_millis(50)).await;
-        let begun = Instant::now();
         assert!(ask(address, GET).await.ends_with("here"));
+        let mut rest = Vec::new();
+        let closed = tokio::time::timeout(Duration::from_secs(5), first.read_to_end(&mut rest));
+        assert_eq!(closed.await.expect("it is closed").unwrap_or(0), 0);
+        let mut byte = [0];
+        let kept = second.try_read(&mut byte).unwrap_err();
+        assert_eq!(kept.kind(), std::io::ErrorKind::WouldBlock);
+    }
+
+    #[tokio::test]
+    async fn requests_in_progress_are_finished_and_who_comes_meanwhile_is_told_to_wait() {
+        let (address, _stop, _server) = start(Duration::from_secs(60)).await;
+        let slow = "GET /slow HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+        let slow = [(); 2].map(|()| tokio::spawn(ask(address, slow)));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let refused = ask(address, GET).await;
+        assert!(refused.starts_with("HTTP/1.1 503"), "{refused}");
+        assert!(refused.contains("retry-after: 1\r\n"), "{refused}");
         assert!(
-            begun.elapsed() >= Duration::from_millis(50),
-            "it waited for a place"
+            refused.contains("too_many_requests_in_progress"),
+            "{refused}"
         );
+        for slow in slow {
+            assert!(slow.await.unwrap().ends_with("late"));
+        }
+        assert!(ask(address, GET).await.ends_with("here"));
+    }
+
+    #[tokio::test]
+    async fn an_answer_on_its_way_is_not_cut_off_by_giving_way() {
+        let (address, _stop, _server) = start(Duration::from_secs(60)).await;
+        let mut reader = TcpStream::connect(address).await.unwrap();
+        let request = b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n";
+        reader.write_all(request).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        for _ in 0..4 {
+            assert!(ask(address, GET).await.ends_with("here"));
+        }
+        let mut answer = vec![0; LARGE_BYTES];
+        reader.read_exact(&mut answer).await.unwrap();
     }
 
     #[tokio::test]
     async fn oversize_head_is_refused() {
-        let (address, _stop, _server) = start().await;
+        let (address, _stop, _server) = start(LIMITS.header_timeout).await;
         let request = format!(
             "GET / HTTP/1.1\r\nx: {}\r\n\r\n",
             "y".repeat(2 * HEAD_BYTES_MAX)
@@ -332,7 +398,7 @@ mod tests {
 
     #[tokio::test]
     async fn stop_lets_an_open_request_finish() {
-        let (address, stop, server) = start().await;
+        let (address, stop, server) = start(LIMITS.header_timeout).await;
         let slow = tokio::spawn(ask(address, "GET /slow HTTP/1.1\r\nhost: x\r\n\r\n"));
         tokio::time::sleep(Duration::from_millis(50)).await;
         stop.send(()).unwrap();

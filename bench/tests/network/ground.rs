@@ -161,16 +161,20 @@ impl Ground {
         })
     }
 
-    /// The memory that the relay occupies, in bytes (VmRSS of proc(5)).
+    /// The memory that the relay occupies, in bytes.
     pub(crate) fn resident_bytes(&self) -> u64 {
-        let status = format!("/proc/{}/status", self.relay.pid());
-        let text = std::fs::read_to_string(status).unwrap();
-        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let kilobytes = line
-            .and_then(|rest| rest.split_whitespace().next())
-            .unwrap();
-        kilobytes.parse::<u64>().unwrap() * 1024
+        resident_bytes(self.relay.pid())
     }
+}
+
+/// The memory that a process occupies, in bytes (VmRSS of proc(5)).
+pub(crate) fn resident_bytes(pid: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kilobytes = line
+        .and_then(|rest| rest.split_whitespace().next())
+        .unwrap();
+    kilobytes.parse::<u64>().unwrap() * 1024
 }
 
 /// `syrinx_relay_{name}_total` of all workers.

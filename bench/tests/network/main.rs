@@ -10,6 +10,7 @@ mod abuse;
 mod bursts;
 mod caller;
 mod calls;
+mod crowd;
 mod departures;
 mod families;
 mod floods;

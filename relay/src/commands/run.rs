@@ -37,7 +37,7 @@ pub(crate) fn run(path: Option<&Path>, check: bool) -> anyhow::Result<()> {
         .build()
         .context("the control thread's runtime cannot start")?;
     runtime.block_on(async {
-        let admin = bind::tcp("admin.listen", config.admin.listen).await?;
+        let admin = bind::tcp("admin.listen", config.admin.listen)?;
         let mut signals = Signals::install().context("signal handlers cannot be installed")?;
         let data_plane = DataPlane::start(&config, keys)?;
         let (stop_admin, stopped) = oneshot::channel();

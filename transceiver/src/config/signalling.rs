@@ -39,10 +39,11 @@ pub struct SignallingConfig {
     /// Origins (`https://app.example`) whose pages may use the API, or `*` for all. Default none:
     /// only the page served here can, being of the same origin.
     pub allowed_origins: Vec<String>,
-    /// Open HTTP connections; more wait in the kernel's backlog. Default 1,024.
+    /// Open HTTP connections. A newcomer beyond takes the place of the one that has waited longest
+    /// for its client, and gets 503 where requests in progress take all. Default 1,024.
     pub connections_count_max: usize,
-    /// Open HTTP connections of one client, which is an IPv4 address or an IPv6 /64; more are
-    /// closed at once. Default 256: an office behind one address, and no more than a quarter of all
+    /// Open HTTP connections of one client, which is an IPv4 address or an IPv6 /64; more get 429.
+    /// Default 256: an office behind one address, and no more than a quarter of all
     /// for one stranger. This machine has no such limit; a proxy elsewhere needs it raised.
     pub connections_per_client_count_max: usize,
     /// Time for a request's head to arrive, in ms; an idle connection is closed by the same clock.

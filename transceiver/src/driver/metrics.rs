@@ -5,6 +5,7 @@ mod quality;
 
 use metrics::{Counter, Gauge, Histogram, Unit};
 use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
+use syrinx_shared::http::HttpMetrics;
 use syrinx_shared::metrics::{IoMetrics, Published};
 use syrinx_shared::uring::IoStats;
 
@@ -177,6 +178,25 @@ impl AccessMetrics {
             .iter()
             .position(|label| *label == error.label());
         self.0[index.expect("invariant: every label is listed")].increment(1);
+    }
+}
+
+/// Registers what the signalling address counts.
+pub fn register_http() -> HttpMetrics {
+    let (open, closed) = (
+        "syrinx_transceiver_http_connections",
+        "syrinx_transceiver_http_connections_closed_total",
+    );
+    describe_gauge!(open, "HTTP connections that hold a place");
+    describe_counter!(
+        closed,
+        "HTTP connections closed for want of a place, by reason"
+    );
+    HttpMetrics {
+        connections: gauge!(open),
+        over_share: counter!(closed, "reason" => "over_share"),
+        full: counter!(closed, "reason" => "full"),
+        gave_way: counter!(closed, "reason" => "gave_way"),
     }
 }
 

@@ -49,7 +49,8 @@ pub fn read_backends(config: &Config) -> anyhow::Result<Pool> {
     Ok(Pool::new(&config.backends, std::time::Instant::now())?)
 }
 
-/// Each link is a descriptor, and shells give a process 1,024 of them unless it asks for more.
+/// Each HTTP connection and each link is a descriptor, and shells give a process 1,024 of them
+/// unless it asks for more.
 fn raise_descriptor_limit() {
     let limits = getrlimit(Resource::RLIMIT_NOFILE);
     let raised = limits.and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
@@ -80,13 +81,11 @@ async fn serve(
     template: Template,
     exposition: Exposition,
 ) -> anyhow::Result<()> {
+    raise_descriptor_limit();
     let signals = Signals::install().context("signal handlers")?;
-    let signalling = bind::tcp("signalling.listen", config.signalling.listen).await?;
-    let admin = bind::tcp("admin.listen", config.admin.listen).await?;
+    let signalling = bind::tcp("signalling.listen", config.signalling.listen)?;
+    let admin = bind::tcp("admin.listen", config.admin.listen)?;
     let pool = Arc::new(read_backends(config)?);
-    if pool.has_links() {
-        raise_descriptor_limit();
-    }
     let (workers, news) = Workers::start(config, &secrets.ring, &pool)?;
     upkeep::resolve_all(&pool).await;
     tokio::spawn(upkeep::run(Arc::clone(&pool)));

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::desk::Desk;
+use super::metrics::register_http;
 use super::workers::{Pulses, Workers};
 use crate::config::Config;
 use crate::signalling::http::{AllowedOrigins, Signalling, router};
@@ -59,7 +60,7 @@ impl Servers {
                 listeners.signalling,
                 listeners.tls,
                 routes,
-                limits,
+                (limits, register_http()),
                 when_stopped(stopped.clone()),
             )),
             tokio::spawn(admin::serve(
