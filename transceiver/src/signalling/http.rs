@@ -62,7 +62,7 @@ pub fn router(signalling: Signalling) -> Router {
         .route(calls::PATH, only("POST", post(calls::open)))
         .route(
             "/v1/realtime/calls/{id}",
-            only("GET, HEAD, DELETE", get(calls::view).delete(calls::end)),
+            of_call("GET, HEAD, DELETE", get(calls::view).delete(calls::end)),
         )
         .route(
             "/v1/realtime/calls/{id}/hangup",
@@ -82,7 +82,7 @@ pub fn router(signalling: Signalling) -> Router {
         )
         .route(
             "/whip/{id}",
-            only(
+            of_call(
                 "DELETE, PATCH, OPTIONS",
                 delete(calls::end)
                     .patch(whip::patch)
@@ -99,3 +99,17 @@ pub fn router(signalling: Signalling) -> Router {
 fn only(methods: &'static str, routes: MethodRouter<Signalling>) -> MethodRouter<Signalling> {
     routes.fallback(async move || ApiError::wrong_method(methods))
 }
+
+/// The same for the path of a call, which clients may want to offer anew.
+fn of_call(methods: &'static str, routes: MethodRouter<Signalling>) -> MethodRouter<Signalling> {
+    routes.fallback(async move || {
+        let mut error = ApiError::wrong_method(methods);
+        error.message.push(' ');
+        error.message.push_str(OFFERED_ONCE);
+        error
+    })
+}
+
+/// What to do instead of a second offer for a call.
+const OFFERED_ONCE: &str = "A call keeps the offer it was opened with: restart ICE by PATCH of \
+    /whip/{id} with an SDP fragment, or POST the offer again, which opens another call.";

@@ -142,6 +142,41 @@ fn what_is_asked_of_the_endpoint_itself_is_answered() {
 }
 
 #[test]
+fn a_call_takes_no_second_offer_and_says_what_to_do_instead() {
+    let transceiver = Ground::new().start("");
+    let first = publish(&transceiver).header("location").unwrap().to_owned();
+    let as_call = first.replace("/whip/", "/v1/realtime/calls/");
+    let body = offer();
+    for (method, path, expected) in [
+        ("PATCH", &first, is(415, "unsupported_media_type")),
+        ("PUT", &first, is(405, "method_not_allowed")),
+        ("POST", &first, is(405, "method_not_allowed")),
+        ("PATCH", &as_call, is(405, "method_not_allowed")),
+        ("PUT", &as_call, is(405, "method_not_allowed")),
+        ("POST", &as_call, is(405, "method_not_allowed")),
+    ] {
+        let answer = transceiver.ask(method, path, &[SDP], body.as_bytes());
+        assert_eq!(code(&answer), expected, "{method} {path}");
+        let message = answer.error()["message"].as_str().unwrap().to_owned();
+        assert!(message.contains("opens another call"), "{message}");
+    }
+    let call = transceiver.ask("POST", "/v1/realtime/calls", &[SDP], body.as_bytes());
+    let path = call.header("location").unwrap();
+    let as_whip = path.replace("/v1/realtime/calls/", "/whip/");
+    assert_eq!(
+        patch(&transceiver, &as_whip, Some("*"), RESTART).status,
+        200
+    );
+    let second = publish(&transceiver).header("location").unwrap().to_owned();
+    assert_ne!(first, second, "the same offer, another call");
+    for call in [&first, &second] {
+        let path = call.replace("/whip/", "/v1/realtime/calls/");
+        assert_eq!(transceiver.ask("GET", &path, &[], b"").status, 200);
+        assert_eq!(transceiver.ask("DELETE", call, &[], b"").status, 200);
+    }
+}
+
+#[test]
 fn whip_needs_a_bearer_token_where_keys_are_configured() {
     let (ground, key) = ground_with_key();
     let transceiver = start_keyed(ground, "");

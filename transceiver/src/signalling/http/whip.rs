@@ -18,7 +18,7 @@ use syrinx_shared::http::ApiError;
 
 use super::body::{self, OfferingKind};
 use super::calls::{self, OpenQuery};
-use super::{Signalling, errors};
+use super::{OFFERED_ONCE, Signalling, errors};
 use crate::driver::desk::Answer;
 use crate::engine::{FRAGMENT_BYTES_MAX, Fragment};
 
@@ -65,12 +65,12 @@ pub(super) async fn patch(
     let (parts, body) = request.into_parts();
     let headers = &parts.headers;
     let (call, key) = calls::named(&signalling, headers, &id)?;
-    let wanted = Precondition::of(headers)?;
     if !body::is_kind(body::content_type(headers), FRAGMENT) {
-        return Err(body::unsupported(
-            "Send an SDP fragment, with Content-Type: application/trickle-ice-sdpfrag.",
-        ));
+        let message =
+            format!("Send an SDP fragment, with Content-Type: {FRAGMENT}. {OFFERED_ONCE}");
+        return Err(body::unsupported(&message));
     }
+    let wanted = Precondition::of(headers)?;
     let limit = FRAGMENT_BYTES_MAX;
     let too_large = || errors::too_large("fragment_too_large", None, "fragment", limit);
     let body = body::read(headers, body, limit, signalling.body_timeout, too_large).await?;
