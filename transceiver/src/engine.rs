@@ -26,6 +26,7 @@ mod fragment;
 mod ice;
 mod offer;
 mod rtpmap;
+mod sources;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -260,6 +261,7 @@ impl Template {
             advertised: self.advertised.clone(),
             is_connected: false,
             audio: None,
+            sources: sources::Sources::default(),
             has_channel: offer.has_channel(),
             audio_format: offer.audio_format(),
             message_bytes_max: offer.message_bytes_max().min(CHANNEL_BUFFER_BYTES),
@@ -300,6 +302,7 @@ pub struct Engine {
     /// pause, which the session does not.
     is_connected: bool,
     audio: Option<Mid>,
+    sources: sources::Sources,
     has_channel: bool,
     audio_format: Option<AudioFormat>,
     message_bytes_max: usize,
@@ -319,6 +322,17 @@ impl Engine {
     ) -> Result<(), Refused> {
         let to = self.advertised.of_family(from);
         let receive = Receive::new(Protocol::Udp, from, to, payload).map_err(|_| Refused)?;
+        if self.is_connected
+            && let Some(mid) = self.audio
+            && let Some(change) = self.sources.note(payload)
+        {
+            let mut api = self.rtc.direct_api();
+            if let Some(source) = change.forget {
+                api.remove_stream_rx(source);
+            }
+            api.expect_stream_rx(change.expect, None, mid, None)
+                .suppress_nack(true);
+        }
         self.rtc
             .handle_input(Input::Receive(now, receive))
             .map_err(|_| Refused)
@@ -449,7 +463,10 @@ impl Engine {
                 }
                 return None;
             }
-            str0m::Event::RtpPacket(packet) => Event::Audio(self.audio_in(packet)?),
+            str0m::Event::RtpPacket(packet) => {
+                self.sources.heard(packet.header.ssrc);
+                Event::Audio(self.audio_in(packet)?)
+            }
             str0m::Event::ChannelOpen(id, label) => Event::ChannelOpen {
                 channel: ChannelId(id),
                 label,

@@ -12,7 +12,12 @@ struct Ear(Arc<Mutex<Vec<String>>>);
 impl Backend for Ear {
     fn handle(&mut self, _: Instant, input: Input<'_>, _: &mut Actions) {
         let heard = match input {
-            Input::Audio(audio) => format!("audio@{}+{}", audio.at, audio.samples),
+            Input::Audio(audio) => {
+                let level = audio.packet.level_dbov;
+                let level = level.map(|level| format!(" at {level}"));
+                let level = level.unwrap_or_default();
+                format!("audio@{}+{}{level}", audio.at, audio.samples)
+            }
             Input::Gap(gap) => {
                 let kind = format!("{:?}", gap.kind).to_lowercase();
                 format!("{kind}@{}+{}", gap.at, gap.samples)
@@ -118,6 +123,49 @@ fn a_jump_of_all_numbers_goes_on_where_the_line_was() {
         ear.take(),
         ["audio@0+960", "audio@960+960", "audio@1920+960"]
     );
+}
+
+#[test]
+fn another_source_goes_on_where_the_line_was_whether_it_is_named_or_not() {
+    for mid in [true, false] {
+        let (mut world, client, ear) = listening(Shape {
+            mid,
+            ..Shape::default()
+        });
+        for n in 0..4 {
+            speak(&mut world, client, &opus(n));
+            world.run(PACKET);
+        }
+        for ssrc in [0xffff_fff0, 0x1234_5678, 7] {
+            world.clients[client].change_source(ssrc);
+            for n in 0..2 {
+                speak(&mut world, client, &opus(n));
+                world.run(PACKET);
+            }
+        }
+        let want: Vec<_> = (0..10).map(|n| format!("audio@{}+960", n * 960)).collect();
+        assert_eq!(ear.take(), want, "mid: {mid}");
+        let session = world.clients[client].session;
+        let summary = world.shard.inspect(world.now, session).unwrap();
+        assert_eq!((summary.repairs.jumps, summary.reception.lost()), (3, 0));
+    }
+}
+
+#[test]
+fn how_loud_a_caller_says_he_is_is_told_with_each_packet() {
+    let (mut world, client, ear) = listening(Shape::default());
+    for level in [Some(-3), None, Some(-127), Some(0)] {
+        world.clients[client].level_dbov = level;
+        speak(&mut world, client, &opus(1));
+        world.run(PACKET);
+    }
+    let want = [
+        "audio@0+960 at -3",
+        "audio@960+960",
+        "audio@1920+960 at -127",
+        "audio@2880+960 at 0",
+    ];
+    assert_eq!(ear.take(), want);
 }
 
 #[test]

@@ -16,6 +16,7 @@ use syrinx_shared::route::SessionRef;
 use syrinx_shared::wire::encap::Direction;
 use syrinx_shared::wire::stun::{Integrity, RequestWriter};
 use syrinx_transceiver::backend::echo::Echo;
+use syrinx_transceiver::engine::MESSAGE_IN_BYTES_MAX;
 use syrinx_transceiver::session::EndReason;
 
 const INIT: u8 = 1;
@@ -198,6 +199,87 @@ fn a_message_right_behind_the_opening_of_its_channel_is_heard() {
     let answers = client.send(&mut world, &packet(tag, &chunks)).concat();
     let says = |word: &[u8]| answers.windows(word.len()).any(|window| window == word);
     assert!(says(b"session.created") && says(b"first.words"));
+}
+
+/// A part of a user message on stream 0: the first, one between or the last.
+fn part(tsn: u32, sequence: u16, (is_first, is_last): (bool, bool), message: &[u8]) -> Vec<u8> {
+    let mut value = tsn.to_be_bytes().to_vec();
+    value.extend([0, 0]);
+    value.extend(sequence.to_be_bytes());
+    value.extend(51u32.to_be_bytes());
+    value.extend(message);
+    let flags = u8::from(is_first) << 1 | u8::from(is_last);
+    chunk(0, flags, &value)
+}
+
+impl Impostor {
+    /// Opens a channel named "x", on an association made for it.
+    fn open_channel(&mut self, world: &mut World) -> Sender {
+        let tag = self.associate(world);
+        let open = [3, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, b'x'];
+        self.send(world, &packet(tag, &[data(1, 0, 50, &open)]));
+        Sender {
+            tag,
+            tsn: 2,
+            sequence: 1,
+        }
+    }
+
+    /// Sends a message in parts, with time for it, and gives what was answered.
+    fn say(&mut self, world: &mut World, sender: &mut Sender, message: &[u8]) -> Vec<u8> {
+        let mut answers = Vec::new();
+        let count = message.chunks(1_000).count();
+        for (n, bytes) in message.chunks(1_000).enumerate() {
+            let ends = (n == 0, n + 1 == count);
+            let part = part(sender.tsn, sender.sequence, ends, bytes);
+            answers.extend(self.send(world, &packet(sender.tag, &[part])).concat());
+            sender.tsn += 1;
+        }
+        sender.sequence += 1;
+        world.run(TICK * 100);
+        answers.extend(self.pump(world).concat());
+        answers
+    }
+}
+
+/// The numbers that are next.
+struct Sender {
+    tag: u32,
+    tsn: u32,
+    sequence: u16,
+}
+
+/// An event of so many bytes.
+fn event_of(bytes: usize) -> String {
+    format!("{{\"type\":\"x\",\"pad\":\"{}\"}}", "y".repeat(bytes - 21))
+}
+
+#[test]
+fn a_message_as_large_as_announced_is_taken_and_a_larger_one_ends_its_senders_call_only() {
+    for bytes in [MESSAGE_IN_BYTES_MAX, MESSAGE_IN_BYTES_MAX + 1, 3 << 20] {
+        let mut world = World::new();
+        let bystander = world.call("192.0.2.10:5000");
+        world.connect();
+        let mut client = Impostor::connect(&mut world);
+        let mut sender = client.open_channel(&mut world);
+        let event = event_of(bytes);
+        assert_eq!(event.len(), bytes);
+        let answers = client.say(&mut world, &mut sender, event.as_bytes());
+        // More than may wait for a client, so the echo of it is an error.
+        let code = b"event_too_large";
+        let is_answered = answers.windows(code.len()).any(|window| window == code);
+        let is_taken = bytes == MESSAGE_IN_BYTES_MAX;
+        assert_eq!(is_answered, is_taken, "{bytes}");
+        assert_eq!(world.shard.session_count(), 1 + usize::from(is_taken));
+        let ended = world.shard.counters().ended(EndReason::ClientClosed);
+        assert_eq!(ended, u64::from(!is_taken), "{bytes}");
+        let now = world.now;
+        world.clients[bystander].speak(now, &opus(1));
+        world.clients[bystander].say(now, br#"{"type":"x"}"#, false);
+        world.run(PACKET * 5);
+        assert_eq!(world.clients[bystander].heard.len(), 1);
+        assert_eq!(world.clients[bystander].messages.len(), 2);
+    }
 }
 
 #[derive(Debug, Clone)]

@@ -3,6 +3,7 @@
 
 use super::support::*;
 use proptest::prelude::*;
+use std::sync::OnceLock;
 use syrinx_transceiver::session::EndReason;
 use syrinx_transceiver::shard::counters::Fate;
 
@@ -131,6 +132,136 @@ proptest! {
         prop_assert_eq!(world.fate(Fate::Taken), 0);
         let counters = world.shard.counters();
         prop_assert_eq!(counters.bundles + counters.bad_bundles, 1);
+    }
+}
+
+/// What a client sends, in a call that lasts until its first report.
+#[derive(Debug, Clone, Default)]
+struct Recorded {
+    stun: Vec<Vec<u8>>,
+    /// The handshake.
+    dtls: Vec<Vec<u8>>,
+    /// What is carried by DTLS.
+    sctp: Vec<Vec<u8>>,
+    srtp: Vec<Vec<u8>>,
+    srtcp: Vec<Vec<u8>>,
+}
+
+impl Recorded {
+    fn of(world: &mut World, victim: usize) -> Self {
+        world.clients[victim].record = Some(Vec::new());
+        for n in 0..300 {
+            let now = world.now;
+            if world.clients[victim].connected {
+                world.clients[victim].speak(now, &opus(3));
+            }
+            if n == 100 {
+                world.clients[victim].say(now, br#"{"type":"x"}"#, false);
+            }
+            world.run(PACKET);
+        }
+        let all = world.clients[victim].record.take().unwrap_or_default();
+        let mut recorded = Self::default();
+        for datagram in all {
+            let kind = match (datagram[0], datagram.get(1)) {
+                (0..=3, _) => &mut recorded.stun,
+                (23, _) => &mut recorded.sctp,
+                (20..=63, _) => &mut recorded.dtls,
+                // RFC 5761, 4.
+                (_, Some(192..=223)) => &mut recorded.srtcp,
+                _ => &mut recorded.srtp,
+            };
+            kind.push(datagram);
+        }
+        recorded
+    }
+
+    fn kinds(&self) -> [&Vec<Vec<u8>>; 5] {
+        [&self.stun, &self.dtls, &self.sctp, &self.srtp, &self.srtcp]
+    }
+}
+
+/// How far the victim has come.
+#[derive(Debug, Clone, Copy)]
+enum Moment {
+    /// Its path is known, and its handshake has not begun.
+    Before,
+    /// Its hello has been answered.
+    During,
+    After,
+}
+
+/// A world in which the victim has come as far as this.
+fn at(moment: Moment) -> (World, usize) {
+    let mut world = World::new();
+    let victim = world.call("192.0.2.20:5000");
+    match moment {
+        Moment::Before => world.clients[victim].loses = Loses::DtlsAfter(0),
+        Moment::During => world.clients[victim].loses = Loses::DtlsAfter(1),
+        Moment::After => {}
+    }
+    world.run(TICK * 40);
+    let is_through = matches!(moment, Moment::After);
+    assert_eq!(world.clients[victim].connected, is_through);
+    (world, victim)
+}
+
+/// What bent datagrams are made of: another call's, and the victim's own where it has sent any.
+fn material(moment: Moment, world: &mut World, victim: usize) -> [Vec<Vec<u8>>; 5] {
+    static ELSEWHERE: OnceLock<Recorded> = OnceLock::new();
+    let elsewhere = ELSEWHERE.get_or_init(|| {
+        let mut world = World::new();
+        let other = world.call("192.0.2.20:5000");
+        let recorded = Recorded::of(&mut world, other);
+        let counts = recorded.kinds().map(Vec::len);
+        assert!(!counts.contains(&0), "every protocol is spoken: {counts:?}");
+        recorded
+    });
+    let mut material = elsewhere.kinds().map(Vec::clone);
+    if matches!(moment, Moment::After) {
+        let own = Recorded::of(world, victim);
+        for (all, own) in material.iter_mut().zip(own.kinds()) {
+            all.extend(own.iter().cloned());
+        }
+    }
+    material
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(6))]
+
+    #[test]
+    fn bent_datagrams_of_every_protocol_at_every_moment_harm_only_their_sender(
+        bends in prop::collection::vec((any::<prop::sample::Index>(), any_bend()), 60),
+    ) {
+        for moment in [Moment::Before, Moment::During, Moment::After] {
+            for kind in 0..5 {
+                let (mut world, victim) = at(moment);
+                let material = material(moment, &mut world, victim);
+                let bystander = world.call("192.0.2.10:5000");
+                let session = world.clients[victim].session;
+                let header = world.header(session, world.clients[victim].addr);
+                let before = world.shard.counters().records_total();
+                for (index, bend) in &bends {
+                    let datagram = bend.apply(index.get(&material[kind]).clone());
+                    let _ = world.inject(&header, &datagram);
+                }
+                let counted = world.shard.counters().records_total() - before;
+                prop_assert_eq!(counted, bends.len() as u64);
+                world.clients[victim].loses = Loses::Everything;
+                world.run_until("the bystander connects", |world| {
+                    world.clients[bystander].connected && world.clients[bystander].channel.is_some()
+                });
+                for n in 0..10 {
+                    let now = world.now;
+                    world.clients[bystander].speak(now, &opus(n));
+                    world.run(PACKET);
+                }
+                prop_assert_eq!(world.clients[bystander].heard.len(), 10, "{:?} {}", moment, kind);
+                prop_assert_eq!(world.shard.counters().ended(EndReason::Panicked), 0);
+                prop_assert_eq!(world.shard.counters().ended(EndReason::Runaway), 0);
+            }
+        }
     }
 }
 

@@ -99,6 +99,41 @@ fn the_client_moves_back_and_forth_and_across_families() {
 }
 
 #[test]
+fn the_latest_nomination_is_followed_by_the_next_packet() {
+    let (mut world, client) = talking();
+    let password = world.clients[client].password;
+    let session = world.clients[client].session;
+    // Both are the client's; it hears at the first only.
+    let home = world.clients[client].addr;
+    let other = "198.51.100.4:9".parse().unwrap();
+    for (round, (at, hears)) in [(other, 0), (home, 1), (other, 0), (home, 1)]
+        .into_iter()
+        .enumerate()
+    {
+        let nomination = check(&world, client, &password, true);
+        let header = world.header(session, at);
+        assert_eq!(world.inject(&header, &nomination).len(), 1);
+        let (heard, strays) = (world.clients[client].heard.len(), world.strays.len());
+        // An event moves nothing, and is answered where the nomination says.
+        world.clients[client].loses = Loses::Checks;
+        let now = world.now;
+        world.clients[client].say(now, br#"{"type":"x"}"#, false);
+        world.run(PACKET * 2);
+        let went = &world.strays[strays..];
+        let is_there = |sent: &&Sent| sent.header.client.addr() == other;
+        assert_eq!(
+            went.iter().filter(is_there).count() > 0,
+            hears == 0,
+            "{round}"
+        );
+        assert_eq!(world.clients[client].heard.len(), heard);
+        let summary = world.shard.inspect(world.now, session).unwrap();
+        assert_eq!(summary.client.unwrap().addr(), at);
+        assert_eq!(summary.moves as usize, round + 1);
+    }
+}
+
+#[test]
 fn a_data_only_session_follows_too() {
     let mut world = World::new();
     let session = world.reference();

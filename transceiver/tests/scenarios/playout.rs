@@ -111,3 +111,80 @@ fn a_client_that_takes_no_audio_is_played_nothing_and_nothing_counts_as_sent() {
     assert_eq!(flushed["samples"], 0);
     assert!(world.clients[0].heard.is_empty());
 }
+
+/// Speaks for an hour, ten seconds at a time and always some ahead.
+struct Orator {
+    said: u32,
+    next: Option<Instant>,
+}
+
+const HOUR_FRAMES: u32 = 3_600 * 50;
+const PIECE_FRAMES: u32 = 500;
+
+impl Backend for Orator {
+    fn handle(&mut self, now: Instant, input: Input<'_>, actions: &mut Actions) {
+        if !matches!(input, Input::MediaReady | Input::Timeout) {
+            return;
+        }
+        let pieces = if self.said == 0 { 2 } else { 1 };
+        for _ in 0..(pieces * PIECE_FRAMES).min(HOUR_FRAMES - self.said) {
+            actions.play(Frame {
+                segment: SegmentId(1),
+                payload: opus(self.said as u8).into(),
+                samples: 960,
+                content: 960,
+                is_live: false,
+            });
+            self.said += 1;
+        }
+        let more = self.said < HOUR_FRAMES;
+        self.next = more.then(|| now + PACKET * PIECE_FRAMES);
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.next
+    }
+}
+
+#[test]
+fn an_hour_of_speech_neither_drifts_nor_bursts_though_the_worker_is_late_now_and_then() {
+    let mut world = World::new();
+    let session = world.reference();
+    let client = Client::new(world.now, "192.0.2.10:5000");
+    let orator = Orator {
+        said: 0,
+        next: None,
+    };
+    world.call_with(session, client, Box::new(orator));
+    world.run_until("he begins", |world| !world.clients[0].heard.is_empty());
+    let late = Duration::from_millis(45);
+    for _ in 0..60 {
+        world.run(Duration::from_secs(60) - late);
+        // Nobody is woken.
+        world.now += late;
+    }
+    world.run(PACKET);
+    let heard = &world.clients[0].heard;
+    assert_eq!(heard.len(), HOUR_FRAMES as usize);
+    let first = &heard[0];
+    for (n, packet) in (0u32..).zip(heard) {
+        assert_eq!(*packet.seq_no - *first.seq_no, u64::from(n));
+        let samples = packet.header.timestamp.wrapping_sub(first.header.timestamp);
+        assert_eq!(samples, n * PACKET_SAMPLES);
+        assert_eq!(packet.header.marker, n == 0, "one talk spurt");
+        let due = first.timestamp + PACKET * n;
+        assert!(packet.timestamp + TICK >= due, "packet {n} is early");
+        let behind = packet.timestamp.saturating_duration_since(due);
+        assert!(behind <= late + TICK, "packet {n} is {behind:?} behind");
+    }
+    let spacing = heard
+        .windows(2)
+        .map(|pair| pair[1].timestamp - pair[0].timestamp);
+    assert!(spacing.min() >= Some(PACKET / 2 - TICK), "no burst");
+    let took = heard[heard.len() - 1].timestamp - first.timestamp;
+    let due = PACKET * (HOUR_FRAMES - 1);
+    assert!(
+        took.abs_diff(due) <= late + TICK,
+        "{took:?} instead of {due:?}"
+    );
+}

@@ -118,10 +118,16 @@ fn clients_of_either_dtls_version_connect() {
 
 #[test]
 fn a_channel_that_both_sides_agree_on_is_greeted_and_echoes() {
+    for stream in [0, 1, 7, 1_023, 65_534] {
+        agree_on(stream);
+    }
+}
+
+fn agree_on(stream: u16) {
     let mut world = World::new();
     let session = world.reference();
     let shape = Shape {
-        negotiated: Some(7),
+        negotiated: Some(stream),
         ..Shape::default()
     };
     let client = Client::with(world.now, "192.0.2.10:5000", shape);
@@ -131,7 +137,7 @@ fn a_channel_that_both_sides_agree_on_is_greeted_and_echoes() {
     world.clients[client].say(now, br#"{"type":"x"}"#, false);
     world.run(Duration::from_millis(100));
     let events = world.clients[client].events();
-    assert_eq!(events.len(), 2);
+    assert_eq!(events.len(), 2, "{stream}");
     assert_eq!(events[0]["type"], "session.created");
     assert_eq!(events[1]["type"], "x");
 }

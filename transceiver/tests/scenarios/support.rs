@@ -6,6 +6,7 @@
 
 mod checks;
 mod losses;
+mod shape;
 mod speech;
 
 use std::collections::VecDeque;
@@ -15,11 +16,10 @@ use std::time::{Duration, Instant};
 
 use str0m::change::{SdpAnswer, SdpPendingOffer};
 use str0m::channel::{ChannelConfig, ChannelId};
-use str0m::config::DtlsVersion;
 use str0m::format::{Codec, FormatParams};
-use str0m::media::{Direction as MediaDirection, Frequency, MediaKind, Mid};
+use str0m::media::{Frequency, MediaKind, Mid};
 use str0m::net::{Protocol, Receive};
-use str0m::rtp::{Extension, RtpPacket};
+use str0m::rtp::{Extension, RtpPacket, Ssrc};
 use str0m::{Candidate, Event, Input, Output, Rtc, RtcConfig};
 use syrinx_shared::keys::{KeyRing, MasterSecret};
 use syrinx_shared::route::{
@@ -42,6 +42,7 @@ use syrinx_transceiver::shard::{Shard, ShardConfig, ShardEvent};
 pub(crate) use checks::check;
 pub(crate) use losses::Loses;
 use losses::is_dtls;
+pub(crate) use shape::Shape;
 
 /// One step of virtual time.
 pub(crate) const TICK: Duration = Duration::from_millis(5);
@@ -361,33 +362,6 @@ impl World {
     }
 }
 
-/// What kind of client it is.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Shape {
-    pub(crate) channel: bool,
-    /// The channel's label.
-    pub(crate) label: &'static str,
-    /// The SCTP stream of a channel that both sides agree on instead of opening it in band.
-    pub(crate) negotiated: Option<u16>,
-    pub(crate) audio: Option<MediaDirection>,
-    pub(crate) dtls: DtlsVersion,
-    /// Whether it speaks Opus, or else only G.711.
-    pub(crate) opus: bool,
-}
-
-impl Default for Shape {
-    fn default() -> Self {
-        Self {
-            channel: true,
-            label: "oai-events",
-            negotiated: None,
-            audio: Some(MediaDirection::SendRecv),
-            dtls: DtlsVersion::Dtls12,
-            opus: true,
-        }
-    }
-}
-
 /// A WebRTC client.
 pub(crate) struct Client {
     pub(crate) rtc: Rtc,
@@ -411,10 +385,16 @@ pub(crate) struct Client {
     pub(crate) heard: Vec<RtpPacket>,
     pub(crate) messages: Vec<String>,
     pub(crate) outgoing: VecDeque<(Vec<u8>, SocketAddr)>,
+    /// Its source of audio, where that is not the first.
+    source: Option<Ssrc>,
+    /// How loud it says it is, from 0 (loudest) to -127 dBov.
+    pub(crate) level_dbov: Option<i8>,
     sequence: u64,
     timestamp: u32,
     /// What of its datagrams is lost on the way to the relay.
     pub(crate) loses: Loses,
+    /// All that it sends, lost or not, where somebody wants to know.
+    pub(crate) record: Option<Vec<Vec<u8>>>,
     /// Datagrams of DTLS that it has sent, lost ones among them.
     dtls_count: usize,
     /// How many of the packets for it that come next are lost.
@@ -442,9 +422,11 @@ impl Client {
             .enable_pcmu(!shape.opus, false)
             .clear_extension_map()
             .set_extension(1, Extension::AudioLevel)
-            .set_extension(4, Extension::RtpMid)
             .set_stats_interval(Some(Duration::from_secs(1)))
             .set_rtp_mode(true);
+        if shape.mid {
+            config = config.set_extension(4, Extension::RtpMid);
+        }
         let (keys, rate, format) = (KEYS.into(), Frequency::EIGHT_KHZ, FormatParams::default());
         let codecs = config.codec_config();
         codecs.add_config(keys, None, Codec::Tele, rate, None, format);
@@ -483,9 +465,12 @@ impl Client {
             heard: Vec::new(),
             messages: Vec::new(),
             outgoing: VecDeque::new(),
+            source: None,
+            level_dbov: None,
             sequence: 30_000,
             timestamp: 123_456,
             loses: Loses::Nothing,
+            record: None,
             dtls_count: 0,
             misses: 0,
             misses_dtls: false,
@@ -548,6 +533,9 @@ impl Client {
                     let first = transmit.contents[0];
                     self.dtls_count += usize::from(is_dtls(first));
                     let lost = self.loses.loses(first, self.dtls_count);
+                    if let Some(sent) = &mut self.record {
+                        sent.push(transmit.contents.to_vec());
+                    }
                     if !lost {
                         self.outgoing
                             .push_back((transmit.contents.into(), self.addr));

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use str0m::rtp::RtpWrite;
+use str0m::rtp::{ExtensionValues, RtpWrite};
 
 use super::{Client, OPUS, PACKET_SAMPLES};
 
@@ -23,9 +23,11 @@ impl Client {
     pub(crate) fn send(&mut self, now: Instant, payload_type: u8, payload: &[u8], marker: bool) {
         let mid = self.mid.expect("the client has audio");
         let mut api = self.rtc.direct_api();
-        let stream = api
-            .stream_tx_by_mid(mid, None)
-            .expect("the client sends audio");
+        let stream = match &self.source {
+            Some(source) => api.stream_tx(source),
+            None => api.stream_tx_by_mid(mid, None),
+        };
+        let stream = stream.expect("the client sends audio");
         let (sequence, timestamp) = (self.sequence.into(), self.timestamp);
         let packet = RtpWrite::new(
             payload_type.into(),
@@ -34,8 +36,25 @@ impl Client {
             now,
             payload.to_vec(),
         );
-        stream.write_rtp(packet.marker(marker));
+        let extensions = ExtensionValues {
+            audio_level: self.level_dbov,
+            voice_activity: self.level_dbov.map(|_| true),
+            ..Default::default()
+        };
+        stream.write_rtp(packet.marker(marker).ext_vals(extensions));
         self.handle_timeout(now);
+    }
+
+    /// Goes over to another source, with numbers of its own.
+    pub(crate) fn change_source(&mut self, ssrc: u32) {
+        let mid = self.mid.expect("the client has audio");
+        let source = ssrc.into();
+        let mut api = self.rtc.direct_api();
+        let former = api.stream_tx_by_mid(mid, None).map(|stream| stream.ssrc());
+        api.remove_stream_tx(former.expect("the client sends audio"));
+        api.declare_stream_tx(source, None, mid, None);
+        self.source = Some(source);
+        (self.sequence, self.timestamp) = (u64::from(ssrc & 0xfff), ssrc.rotate_left(7));
     }
 
     /// Numbers for packets that are never sent.
