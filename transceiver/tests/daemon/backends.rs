@@ -133,6 +133,26 @@ fn a_model_of_no_backend_is_404_and_a_backend_that_is_down_503() {
 }
 
 #[test]
+fn a_backend_that_is_back_is_found_by_the_health_check() {
+    let (first, address) = listener();
+    drop(first);
+    let more = "retry_count_max = 1\nretry_ms = 10\nhealth_check_ms = 100";
+    let mut transceiver = Ground::new().start(&entry("back", "*", &address, more));
+    let status = |transceiver: &Transceiver| {
+        let path = format!("{CALLS}?model=any");
+        let answer = transceiver.ask("POST", &path, &[SDP], offer().as_bytes());
+        answer.status
+    };
+    transceiver.wait_for("a refusal", |transceiver| status(transceiver) == 503);
+    let listener = TcpListener::bind(&address).unwrap();
+    transceiver.wait_for("a call", |transceiver| status(transceiver) == 201);
+    drop(listener);
+    transceiver.signal("TERM");
+    let (_, log) = transceiver.wait();
+    assert!(log.contains("a backend's address answers again"), "{log}");
+}
+
+#[test]
 fn calls_that_end_while_their_links_connect_leave_nothing_open() {
     let (listener, address) = listener();
     let mut transceiver = Ground::new().start(&entry("deaf", "*", &address, ""));
