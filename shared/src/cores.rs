@@ -143,6 +143,18 @@ pub fn pin_current_thread(core: CoreId) -> Result<(), CoreError> {
     }
 }
 
+/// Steps of priority that [`give_way`] goes down: a tenth of the weight of other threads, so that one
+/// of these is run at once when it wakes up (sched(7), sched_nice_design of the kernel's manual).
+const GIVE_WAY_STEPS: i32 = 10;
+
+/// Lets every other thread of the process go before the calling one, and before those it starts.
+pub fn give_way() {
+    // Only a rise of priority is ever refused.
+    if let Err(error) = crate::uring::syscall::lower_priority(GIVE_WAY_STEPS) {
+        tracing::warn!(%error, "a thread keeps the priority it has");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -251,5 +263,23 @@ mod tests {
             let error = pin_current_thread(core).unwrap_err();
             assert_eq!(error, CoreError::NotPinned(core));
         }
+    }
+
+    #[test]
+    fn who_gives_way_has_a_lower_priority_alone() {
+        let nice = || {
+            // Field 19 of /proc/thread-self/stat, behind a name that may hold blanks.
+            let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+            let behind_name = stat.rsplit(')').next().unwrap();
+            let field = behind_name.split_whitespace().nth(16).unwrap();
+            field.parse::<i32>().unwrap()
+        };
+        let before = nice();
+        let below = std::thread::spawn(move || {
+            give_way();
+            nice()
+        });
+        assert_eq!(below.join().unwrap(), before.max(GIVE_WAY_STEPS));
+        assert_eq!(nice(), before);
     }
 }

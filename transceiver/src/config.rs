@@ -105,7 +105,7 @@ pub struct MediaConfig {
 #[serde(default)]
 pub struct CodecConfig {
     /// Threads that decode and encode, none of which a backend that takes Opus needs; 0 takes one
-    /// for each core without a worker, and one in any case. Default 0.
+    /// for each core. They are bound to no core and give way to packets. Default 0.
     pub threads_count: u16,
 }
 

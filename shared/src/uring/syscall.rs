@@ -295,6 +295,14 @@ pub(crate) fn epoll_take<'a>(
     Ok(&events[..usize::try_from(count).unwrap_or(0)])
 }
 
+/// Gives the calling thread a nice value (setpriority(2), "C library/kernel differences": on Linux
+/// it is a thread's).
+pub(crate) fn lower_priority(nice: i32) -> io::Result<()> {
+    // SAFETY: no pointers are passed.
+    check(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) })?;
+    Ok(())
+}
+
 /// Says to the other side of a connected stream that nothing more comes.
 pub(crate) fn shutdown_write(stream: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: no pointers are passed.

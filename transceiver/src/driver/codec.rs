@@ -6,6 +6,9 @@
 //! shard ◀── CodecOutput ── mailbox, in batches ◀══════════════════════════════════════════╝
 //! ```
 //!
+//! The threads are bound to no core, and give way to every other thread of the process: an idle
+//! worker's core is used, and no packet waits for a frame to be encoded.
+//!
 //! A session stays with one thread, so that its codec's state never crosses. A channel that is full
 //! takes no more to decode: the session is told of the hole. What must not be lost waits at the
 //! worker's [`Desk`] instead, bounded by what dialects let backends send ahead.
@@ -213,11 +216,11 @@ fn lane_of(session: SessionRef, count: usize) -> usize {
 /// What threads answer: outputs of sessions, in order.
 pub type Outputs = Vec<(SessionRef, CodecOutput)>;
 
-/// How many threads a process has: as configured, or one for each core that no worker is pinned to,
-/// and one in any case.
-pub fn thread_count(configured: u16, core_count: usize, data_core_count: usize) -> usize {
+/// How many threads a process has: as configured, or one for each core, since they use what time
+/// the workers leave.
+pub fn thread_count(configured: u16, core_count: usize) -> usize {
     match configured {
-        0 => core_count.saturating_sub(data_core_count).max(1),
+        0 => core_count,
         count => usize::from(count),
     }
 }

@@ -96,7 +96,7 @@ impl Workers {
         };
         // Only backends with a link have anything transcoded.
         let codec_threads = config.codec.threads_count;
-        let codec_threads = thread_count(codec_threads, available.len(), plan.data.len());
+        let codec_threads = thread_count(codec_threads, available.len());
         let mut workers = Self {
             handles: Vec::new(),
             pulses: Vec::new(),
@@ -120,12 +120,12 @@ impl Workers {
             workers.pulses.push(vitals.pulse);
             workers.loads.push(vitals.load);
         }
+        // Before the control thread is pinned, which they would share: they have all cores.
+        let mailboxes = workers.mailboxes();
+        workers.codecs.start(&mailboxes).context("codec threads")?;
         if let Some(core) = plan.control {
             cores::pin_current_thread(core)?;
         }
-        // Behind the control thread's pinning, which they share.
-        let mailboxes = workers.mailboxes();
-        workers.codecs.start(&mailboxes).context("codec threads")?;
         Ok((
             workers,
             News {

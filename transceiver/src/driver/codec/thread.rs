@@ -9,6 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use syrinx_shared::cores::give_way;
 use syrinx_shared::route::SessionRef;
 use syrinx_shared::worker::{Mailbox, Undelivered};
 
@@ -33,6 +34,7 @@ pub(super) fn run(
     metrics: ThreadMetrics,
     load: Load,
 ) {
+    give_way();
     let mut thread = Thread {
         sessions: HashMap::new(),
         turn: VecDeque::new(),
