@@ -149,7 +149,7 @@ const GIVE_WAY_STEPS: i32 = 10;
 
 /// Lets every other thread of the process go before the calling one, and before those it starts.
 pub fn give_way() {
-    // Only a rise of priority is ever refused.
+    // A rise of priority is refused, and anything by a unit whose SystemCallFilter forgets it.
     if let Err(error) = crate::uring::syscall::lower_priority(GIVE_WAY_STEPS) {
         tracing::warn!(%error, "a thread keeps the priority it has");
     }
