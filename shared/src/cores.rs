@@ -143,8 +143,8 @@ pub fn pin_current_thread(core: CoreId) -> Result<(), CoreError> {
     }
 }
 
-/// Steps of priority that [`give_way`] goes down: a tenth of the weight of other threads, so that one
-/// of these is run at once when it wakes up (sched(7), sched_nice_design of the kernel's manual).
+/// Steps of priority that [`give_way`] goes down: to a tenth of the weight of other threads, one of
+/// which is then run at once when it wakes up (sched(7), "The nice value").
 const GIVE_WAY_STEPS: i32 = 10;
 
 /// Lets every other thread of the process go before the calling one, and before those it starts.
