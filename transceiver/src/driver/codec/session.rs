@@ -1,5 +1,6 @@
 //! The codec work of one session: two queues, each in its own order, taken one small piece at a
-//! time. Decoding goes first: it is a caller who waits to be understood.
+//! time and in turn. Decoding goes first, for a caller waits to be understood, but not twice while
+//! a frame waits to be encoded: with more to decode than there is time for, he would hear nothing.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -39,6 +40,8 @@ pub(super) struct Session {
     setup: CodecSetup,
     inbound: VecDeque<CodecCommand>,
     outbound: VecDeque<CodecCommand>,
+    /// Whether the last piece was one of the caller's.
+    has_decoded: bool,
     /// The decoder of what the client sent last.
     decoder: Option<(AudioCodec, Box<dyn Decoder>)>,
     encoder: Option<Box<dyn Encoder>>,
@@ -53,6 +56,7 @@ impl Session {
             setup,
             inbound: VecDeque::new(),
             outbound: VecDeque::new(),
+            has_decoded: false,
             decoder: None,
             encoder: None,
             expected_loss_percent: 0,
@@ -94,6 +98,11 @@ impl Session {
 
     /// Does one piece of work, if there is any.
     pub(super) fn step(&mut self, outputs: &mut Vec<CodecOutput>) -> Option<Work> {
+        let is_turn_of_outbound = self.has_decoded && !self.outbound.is_empty();
+        self.has_decoded = !is_turn_of_outbound && !self.inbound.is_empty();
+        if !self.has_decoded {
+            return self.step_outbound(outputs);
+        }
         match self.inbound.pop_front() {
             Some(CodecCommand::Decode { at, codec, payload }) => {
                 outputs.push(self.decode(at, codec, &payload));
@@ -107,7 +116,7 @@ impl Session {
                 outputs.push(self.conceal(at, samples, behind.as_deref()));
                 Some(Work::Conceal)
             }
-            _ => self.step_outbound(outputs),
+            _ => None,
         }
     }
 
@@ -314,14 +323,16 @@ mod tests {
     }
 
     #[test]
-    fn the_caller_is_understood_before_the_answer_is_encoded() {
+    fn the_caller_is_understood_first_and_in_turn_with_what_he_is_told() {
         let mut session = session(AudioCodec::Pcmu);
-        session.take(encode(48_000));
-        session.take(CodecCommand::Conceal {
-            at: 0,
-            samples: 960,
-            behind: None,
-        });
+        session.take(encode(3 * 480));
+        for at in [0, 960, 1_920] {
+            session.take(CodecCommand::Conceal {
+                at,
+                samples: 960,
+                behind: None,
+            });
+        }
         let mut made = Vec::new();
         assert_eq!(session.step(&mut made), Some(Work::Conceal));
         let concealed = CodecOutput::Pcm {
@@ -330,7 +341,12 @@ mod tests {
             is_concealed: true,
         };
         assert_eq!(made, [concealed]);
+        let rest: Vec<_> = std::iter::from_fn(|| session.step(&mut made)).collect();
+        let (decoded, encoded) = (Work::Conceal, Work::Encode);
+        assert_eq!(rest, [encoded, decoded, encoded, decoded, encoded]);
+        session.take(encode(480));
         assert_eq!(session.step(&mut made), Some(Work::Encode));
+        assert!(!session.is_ready());
     }
 
     #[test]
