@@ -44,8 +44,9 @@ impl Pinned {
             return Err(io::ErrorKind::NotFound.into());
         }
         let output = File::create(&log)?;
-        let child = Command::new("taskset")
-            .args(["-c", &core.to_string()])
+        // A rival that crashes leaves no core file where the bench was started.
+        let child = Command::new("prlimit")
+            .args(["--core=0", "taskset", "-c", &core.to_string()])
             .arg(program)
             .args(arguments)
             // ^C is for the bench, which ends its targets itself.
