@@ -63,7 +63,7 @@ PEERS      := syrinx,pion,janus
 # What is measured, and at whose side, in the order played; each has a file and a part of the page.
 SUITE      := relay calls setup capacity recovery roam storm soak barge-in barge-in-realtime links lte
 
-bench: peers bench-build ## Measure everything, beside all rivals, in a quarter of an hour; see target/bench
+bench: peers bench-build ## Measure everything, beside all rivals, in ten minutes; see target/bench
 	rm -f $(RESULTS)/summary.json
 	$(BENCH) relay --targets $(RIVALS) --rounds 5 --window-ms 300 --flow-memory 1000000 \
 	    --json $(RESULTS)/relay.json --plot $(RESULTS)/relay.svg --summary $(RESULTS)/summary.json
