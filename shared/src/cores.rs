@@ -143,13 +143,13 @@ pub fn pin_current_thread(core: CoreId) -> Result<(), CoreError> {
     }
 }
 
-/// Steps of priority that [`give_way`] goes down: to a tenth of the weight of other threads, one of
-/// which is then run at once when it wakes up (sched(7), "The nice value").
+/// Steps that [`give_way`] goes down: to a tenth of the weight of the process's other threads, one
+/// of which is then run at once when it wakes up (sched(7), "The nice value").
 const GIVE_WAY_STEPS: i32 = 10;
 
 /// Lets every other thread of the process go before the calling one, and before those it starts.
 pub fn give_way() {
-    // A rise of priority is refused, and anything by a unit whose SystemCallFilter forgets it.
+    // Nobody is refused it but by a SystemCallFilter that forgets setpriority.
     if let Err(error) = crate::uring::syscall::lower_priority(GIVE_WAY_STEPS) {
         tracing::warn!(%error, "a thread keeps the priority it has");
     }
@@ -274,12 +274,15 @@ mod tests {
             let field = behind_name.split_whitespace().nth(16).unwrap();
             field.parse::<i32>().unwrap()
         };
+        /// `NICE_MAX` of the kernel's sched/prio.h.
+        const LOWEST: i32 = 19;
         let before = nice();
         let below = std::thread::spawn(move || {
             give_way();
             nice()
         });
-        assert_eq!(below.join().unwrap(), before.max(GIVE_WAY_STEPS));
+        let expected = LOWEST.min(before + GIVE_WAY_STEPS);
+        assert_eq!(below.join().unwrap(), expected);
         assert_eq!(nice(), before);
     }
 }

@@ -295,11 +295,13 @@ pub(crate) fn epoll_take<'a>(
     Ok(&events[..usize::try_from(count).unwrap_or(0)])
 }
 
-/// Gives the calling thread a nice value (setpriority(2), "C library/kernel differences": on Linux
-/// it is a thread's).
-pub(crate) fn lower_priority(nice: i32) -> io::Result<()> {
-    // SAFETY: no pointers are passed.
-    check(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) })?;
+/// Adds to the calling thread's nice value, as far as that goes (setpriority(2), "C library/kernel
+/// differences": on Linux it is a thread's).
+pub(crate) fn lower_priority(steps: i32) -> io::Result<()> {
+    // SAFETY: no pointers are passed. The caller always exists, and so its value does: -1 is one.
+    let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
+    // SAFETY: no pointers are passed; a value beyond the lowest is taken for that.
+    check(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice + steps) })?;
     Ok(())
 }
 
