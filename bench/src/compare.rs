@@ -105,7 +105,7 @@ pub fn relays(a: &Report, b: &Report) -> anyhow::Result<String> {
             ));
         }
     }
-    if a.machine != b.machine {
+    if a.origin.machine != b.origin.machine {
         text.push_str(OTHER_MACHINE);
         text.push_str("only the columns relative to Go can be compared.\n");
     }

@@ -14,6 +14,7 @@ pub mod impair;
 pub mod live;
 pub mod machine;
 pub mod namespace;
+pub mod origin;
 pub mod page;
 pub mod peers;
 pub mod process;

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use serde_json::Value;
 
-use crate::machine::Machine;
+use crate::origin::Origin;
 use crate::result_file;
 
 /// More files than this are a mistake of the shell's.
@@ -92,25 +92,6 @@ pub struct Page {
     body: String,
 }
 
-/// Where a run comes from: what every part opens with.
-#[derive(Clone, Debug)]
-pub struct Origin<'a> {
-    /// The file.
-    pub file: &'a str,
-    /// The machine.
-    pub machine: &'a Machine,
-    /// Seconds since the Unix epoch when the run began.
-    pub begun_unix_s: u64,
-    /// The command line.
-    pub arguments: &'a [String],
-    /// What was drawn from.
-    pub seed: u64,
-    /// Whether the run came to its end.
-    pub complete: bool,
-    /// Target and version.
-    pub versions: Vec<(String, String)>,
-}
-
 /// Versions by the names of their targets.
 fn named<K>(
     versions: &BTreeMap<K, String>,
@@ -132,8 +113,14 @@ impl Page {
         }
     }
 
-    /// Begins a part with a heading of its own, and says where its figures come from.
-    pub fn part(&mut self, heading: &str, origin: &Origin<'_>) {
+    /// Begins a part with a heading of its own, and says where its figures come from: the file, its
+    /// origin, and each target with its version.
+    pub fn part(
+        &mut self,
+        heading: &str,
+        (file, origin): (&str, &Origin),
+        versions: Vec<(String, String)>,
+    ) {
         self.parts.push(heading.to_owned());
         let number = self.parts.len();
         self.push(&format!(
@@ -143,17 +130,17 @@ impl Page {
         if !origin.complete {
             self.warning("This run was stopped before its end.");
         }
-        self.facts(origin);
+        self.facts(file, origin, versions);
     }
 
-    fn facts(&mut self, origin: &Origin<'_>) {
-        let machine = origin.machine;
+    fn facts(&mut self, file: &str, origin: &Origin, versions: Vec<(String, String)>) {
+        let machine = &origin.machine;
         let hypervisor = match machine.hypervisor.as_str() {
             "" => String::new(),
             name => format!(" ({name})"),
         };
         let mut facts = vec![
-            ("result".to_owned(), origin.file.to_owned()),
+            ("result".to_owned(), file.to_owned()),
             ("begun".to_owned(), utc(origin.begun_unix_s)),
             (
                 "machine".to_owned(),
@@ -165,7 +152,7 @@ impl Page {
             ("kernel".to_owned(), machine.kernel.clone()),
             ("bench".to_owned(), machine.bench.clone()),
         ];
-        facts.extend(origin.versions.iter().cloned());
+        facts.extend(versions);
         facts.push(("seed".to_owned(), origin.seed.to_string()));
         facts.push((
             "command".to_owned(),
@@ -306,27 +293,28 @@ fn utc(unix_s: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::Machine;
 
-    fn origin(machine: &Machine) -> Origin<'_> {
-        Origin {
-            file: "a<b>.json",
+    /// A page with one part, of a file that means mischief.
+    fn page(title: &str, heading: &str, processor: &str) -> Page {
+        let machine = Machine {
+            processor: processor.to_owned(),
+            ..Machine::default()
+        };
+        let origin = Origin {
             machine,
             begun_unix_s: 1_796_043_900,
-            arguments: &[],
-            seed: 7,
-            complete: false,
-            versions: vec![("syrinx".to_owned(), "0.1.0 \"x\"".to_owned())],
-        }
+            ..Origin::default()
+        };
+        let versions = vec![("syrinx".to_owned(), "0.1.0 \"x\"".to_owned())];
+        let mut page = Page::new(title);
+        page.part(heading, ("a<b>.json", &origin), versions);
+        page
     }
 
     #[test]
     fn nothing_that_a_result_says_becomes_markup() {
-        let machine = Machine {
-            processor: "<script>alert(1)</script>".to_owned(),
-            ..Machine::default()
-        };
-        let mut page = Page::new("a & b");
-        page.part("calls <i>", &origin(&machine));
+        let mut page = page("a & b", "calls <i>", "<script>alert(1)</script>");
         page.table(&["<th>"], &[vec!["<td>".to_owned(), "1 < 2".to_owned()]]);
         let html = page.finish();
         for evil in ["<script>", "<i>", "a<b>", "<td><td>", "a & b", "1 < 2"] {
@@ -337,10 +325,7 @@ mod tests {
 
     #[test]
     fn a_run_that_was_stopped_says_so_and_when_it_began() {
-        let machine = Machine::default();
-        let mut page = Page::new("bench");
-        page.part("calls", &origin(&machine));
-        let html = page.finish();
+        let html = page("bench", "calls", "a processor").finish();
         assert!(html.contains("stopped before its end"), "{html}");
         assert!(html.contains("2026-11-30 13:05 UTC"), "{html}");
         assert!(!html.contains("<nav>"), "one part needs no contents");

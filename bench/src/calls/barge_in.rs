@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::bail;
 use clap::value_parser;
@@ -32,7 +32,7 @@ use super::schedule::{Arrivals, call_seed};
 use super::stand::{Kind, Need};
 use super::voice::Speech;
 use crate::live;
-use crate::machine::Machine;
+use crate::origin::Origin;
 use crate::process::edge::Dialect;
 use crate::progress::Progress;
 
@@ -120,14 +120,7 @@ fn check(options: &Options) -> anyhow::Result<()> {
 
 fn begin(options: &Options) -> Report {
     Report {
-        verb: report::VERB.to_owned(),
-        complete: false,
-        machine: Machine::read(),
-        begun_unix_s: SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |age| age.as_secs()),
-        arguments: std::env::args().skip(1).collect(),
-        seed: options.generator.seed,
+        origin: Origin::begun(report::VERB, options.generator.seed),
         dialect: options.dialect,
         version: String::new(),
         calls: options.calls,
@@ -204,7 +197,7 @@ fn finish(mut report: Report, options: &Options) -> anyhow::Result<Report> {
         bail!("no answer was interrupted: {words}");
     }
     let whole = |run: &Run| run.calls() == u64::from(options.calls);
-    report.complete = runs.len() == generator.rounds as usize && runs.iter().all(whole);
+    report.origin.complete = runs.len() == generator.rounds as usize && runs.iter().all(whole);
     if let Some(objectives) = &generator.slo {
         report.slo = objectives.judge(&report::figures(&report))?;
     }

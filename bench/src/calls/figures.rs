@@ -274,7 +274,7 @@ pub fn all_definitions() -> Vec<Definition> {
 /// All figures of one target, a value for each of its rounds that measured it.
 #[must_use]
 pub fn of(report: &Report, target: Kind) -> Vec<Figure> {
-    if report.verb == SEARCH {
+    if report.origin.verb == SEARCH {
         let found = report.capacity.get(&target).into_iter().flatten();
         return vec![Figure {
             definition: CARRIED,

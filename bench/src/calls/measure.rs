@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::value_parser;
@@ -27,7 +27,7 @@ use super::terms::Sound;
 use super::voice::Speech;
 use super::watch::Observer;
 use crate::live;
-use crate::machine::Machine;
+use crate::origin::Origin;
 use crate::progress::Progress;
 use crate::slo::{self, Objectives};
 
@@ -184,14 +184,7 @@ impl<'a> Measurement<'a> {
             everywhere: sched_getaffinity(Pid::from_raw(0)).context("cannot read the affinity")?,
             stop,
             report: Report {
-                verb: verb.to_owned(),
-                complete: false,
-                machine: Machine::read(),
-                begun_unix_s: SystemTime::now()
-                    .duration_since(UNIX_EPOCH)
-                    .map_or(0, |age| age.as_secs()),
-                arguments: std::env::args().skip(1).collect(),
-                seed: options.seed,
+                origin: Origin::begun(verb, options.seed),
                 load,
                 versions: BTreeMap::new(),
                 network: options.servers.impair.as_ref().map(ToString::to_string),
@@ -326,7 +319,8 @@ impl<'a> Measurement<'a> {
     /// With the most frequent cause, when nothing was measured.
     pub fn finish(mut self, turn_count: usize) -> anyhow::Result<Report> {
         let runs = &self.report.runs;
-        self.report.complete = runs.len() == turn_count && runs.iter().all(|run| run.complete);
+        self.report.origin.complete =
+            runs.len() == turn_count && runs.iter().all(|run| run.complete);
         let nothing = runs.iter().all(|run| run.calls.established == 0);
         let failures = runs.iter().flat_map(|run| &run.failures.0);
         let worst = failures.max_by_key(|(_, occurrences)| occurrences.count);

@@ -15,7 +15,7 @@ use super::schedule::Arrivals;
 use super::stand::Kind;
 use super::tally::{Calls, Phase, Tally};
 use super::voice::Speech;
-use crate::machine::Machine;
+use crate::origin::Origin;
 use crate::slo::Verdict;
 use crate::stats::Spread;
 
@@ -37,19 +37,9 @@ pub const VERBS: [&str; 7] = [
 /// A whole measurement.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
-    /// Which verb made it: `calls`, `setup`, `capacity`, `storm`, `soak`, `roam` or `recovery`.
-    /// What `compare` and the plots tell files apart by.
-    pub verb: String,
-    /// Whether it came to its end; `false` after ^C, or when every call failed.
-    pub complete: bool,
-    /// The machine.
-    pub machine: Machine,
-    /// Seconds since the Unix epoch when it began.
-    pub begun_unix_s: u64,
-    /// The command line.
-    pub arguments: Vec<String>,
-    /// What schedule and speech were drawn from.
-    pub seed: u64,
+    /// Where it comes from; the verb is one of [`VERBS`].
+    #[serde(flatten)]
+    pub origin: Origin,
     /// What was asked of each target.
     pub load: Load,
     /// What each target says of its version.

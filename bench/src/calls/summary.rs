@@ -42,7 +42,7 @@ fn sections(report: &Report) -> Vec<(&'static str, Map<String, Value>)> {
     let incident = |value: fn(&super::report::Incident) -> Option<f64>| {
         median(&|run| value(run.incident.as_ref()?))
     };
-    match report.verb.as_str() {
+    match report.origin.verb.as_str() {
         "calls" => {
             let memory = |run: &Run| {
                 let process = run

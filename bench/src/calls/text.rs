@@ -22,14 +22,14 @@ pub fn render(report: &Report) -> String {
     let load = &report.load;
     text.push_str(&format!(
         "{} cores, {}, {}; seed {}, {} calls at {} a second, {:?} speech{}.\n",
-        report.machine.cores,
-        report.machine.processor,
-        report.machine.kernel,
-        report.seed,
+        report.origin.machine.cores,
+        report.origin.machine.processor,
+        report.origin.machine.kernel,
+        report.origin.seed,
         load.calls,
         load.rate,
         load.speech,
-        if report.complete {
+        if report.origin.complete {
             ""
         } else {
             "; STOPPED EARLY"

@@ -33,7 +33,7 @@ pub(super) fn calls(a: &Report, b: &Report) -> anyhow::Result<String> {
         let targets = figures::targets(report).into_iter();
         let targets = targets.map(|target| (target.name(), figures::of(report, target)));
         Side {
-            machine: &report.machine,
+            machine: &report.origin.machine,
             targets: targets.collect(),
         }
     };
@@ -49,7 +49,7 @@ pub(super) fn calls(a: &Report, b: &Report) -> anyhow::Result<String> {
 pub(super) fn barge_in(a: &barge_in::Report, b: &barge_in::Report) -> anyhow::Result<String> {
     fn side(report: &barge_in::Report) -> Side<'_> {
         Side {
-            machine: &report.machine,
+            machine: &report.origin.machine,
             targets: vec![(report.dialect.name(), barge_in::figures(report))],
         }
     }

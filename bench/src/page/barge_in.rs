@@ -1,6 +1,6 @@
 //! The part of the page about interrupted answers.
 
-use super::{Origin, Page, figures};
+use super::{Page, figures};
 use crate::calls::barge_in::report::{Report, figures as figures_of, remark, words};
 use crate::chart::{self, Across, Labels, Line};
 
@@ -14,15 +14,8 @@ pub fn add(page: &mut Page, file: &str, report: &Report) -> anyhow::Result<()> {
             "Barge-in: answers are interrupted ({})",
             report.dialect.name()
         ),
-        &Origin {
-            file,
-            machine: &report.machine,
-            begun_unix_s: report.begun_unix_s,
-            arguments: &report.arguments,
-            seed: report.seed,
-            complete: report.complete,
-            versions: vec![("syrinx".to_owned(), report.version.clone())],
-        },
+        (file, &report.origin),
+        vec![("syrinx".to_owned(), report.version.clone())],
     );
     page.paragraph(&format!(
         "{} answers a round, {} callers at once; the link speaks {}. Times count from the \
@@ -39,7 +32,7 @@ pub fn add(page: &mut Page, file: &str, report: &Report) -> anyhow::Result<()> {
     }
     figures::objectives(page, &report.slo);
     let column = ("syrinx".to_owned(), figures_of(report));
-    figures::side_by_side(page, &report.verb, &[column]);
+    figures::side_by_side(page, &report.origin.verb, &[column]);
     page.heading("Silent after, in ms");
     page.table(&["", "p50", "p90", "p99", "max", "answers"], &rows(report));
     for run in &report.runs {

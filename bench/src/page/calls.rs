@@ -1,6 +1,6 @@
 //! The part of the page about calls: targets side by side, then how each run went.
 
-use super::{Origin, Page, named};
+use super::{Page, named};
 use crate::calls::capacity::{self, Of};
 use crate::calls::figures;
 use crate::calls::latency::Quantiles;
@@ -18,16 +18,9 @@ use crate::stats::Spread;
 /// When a chart cannot be drawn.
 pub fn add(page: &mut Page, file: &str, report: &Report) -> anyhow::Result<()> {
     page.part(
-        &heading(&report.verb),
-        &Origin {
-            file,
-            machine: &report.machine,
-            begun_unix_s: report.begun_unix_s,
-            arguments: &report.arguments,
-            seed: report.seed,
-            complete: report.complete,
-            versions: named(&report.versions, |kind| kind.name()),
-        },
+        &heading(&report.origin.verb),
+        (file, &report.origin),
+        named(&report.versions, |kind| kind.name()),
     );
     page.paragraph(&load(&report.load));
     if let Some(network) = &report.network {
@@ -107,7 +100,7 @@ fn side_by_side(page: &mut Page, report: &Report) {
     let targets = figures::targets(report).into_iter();
     let columns = targets.map(|target| (target.name().to_owned(), figures::of(report, target)));
     let columns: Vec<(String, Vec<Figure>)> = columns.collect();
-    super::figures::side_by_side(page, &report.verb, &columns);
+    super::figures::side_by_side(page, &report.origin.verb, &columns);
     let mut silent = figures::targets(report);
     silent.retain(|target| {
         let mut runs = figures::runs(report, *target);

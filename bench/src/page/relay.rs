@@ -1,7 +1,7 @@
 //! The part of the page about a run of the relay yardstick.
 
 use super::figures::objectives;
-use super::{Origin, Page, named};
+use super::{Page, named};
 use crate::chart::{self, Across, Labels};
 use crate::figure::digits;
 use crate::relay::plot;
@@ -16,15 +16,8 @@ use crate::stats::Spread;
 pub fn add(page: &mut Page, file: &str, report: &Report) -> anyhow::Result<()> {
     page.part(
         "Relay: packet by packet",
-        &Origin {
-            file,
-            machine: &report.machine,
-            begun_unix_s: report.begun_unix_s,
-            arguments: &report.arguments,
-            seed: report.seed,
-            complete: report.complete,
-            versions: named(&report.versions, |kind| kind.name()),
-        },
+        (file, &report.origin),
+        named(&report.versions, |kind| kind.name()),
     );
     objectives(page, &report.slo);
     page.heading("What a datagram costs");

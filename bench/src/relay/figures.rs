@@ -150,7 +150,7 @@ mod tests {
     use super::super::memory::FlowMemory;
     use super::super::report::{DelayUs, summarise};
     use super::*;
-    use crate::machine::Machine;
+    use crate::origin::Origin;
     use crate::slo::Objectives;
 
     fn window(kind: Kind, scenario: Scenario, round: u32, cpu_ms: f64, lost: u64) -> Window {
@@ -196,12 +196,7 @@ mod tests {
             window(Kind::Syrinx, paced, 1, 2.0, 10),
         ];
         Report {
-            verb: "relay".to_owned(),
-            complete: true,
-            machine: Machine::default(),
-            begun_unix_s: 0,
-            arguments: Vec::new(),
-            seed: 1,
+            origin: Origin::default(),
             client_count: 1,
             rate_pps: 1,
             backlog: 1,

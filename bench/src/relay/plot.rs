@@ -106,18 +106,13 @@ fn grouped(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::Machine;
+    use crate::origin::Origin;
     use crate::relay::ledger::Fates;
     use crate::stats::Spread;
 
     fn report(summary: Vec<Line>) -> Report {
         Report {
-            verb: "relay".to_owned(),
-            complete: true,
-            machine: Machine::default(),
-            begun_unix_s: 0,
-            arguments: Vec::new(),
-            seed: 1,
+            origin: Origin::default(),
             client_count: 2_000,
             rate_pps: 100_000,
             backlog: 1,

@@ -10,7 +10,7 @@ use super::memory::FlowMemory;
 use super::rig::Delays;
 use super::scenario::Scenario;
 use super::target::Kind;
-use crate::machine::Machine;
+use crate::origin::Origin;
 use crate::slo::Verdict;
 use crate::stats::Spread;
 
@@ -22,18 +22,9 @@ const FOREIGN_SHARE_MAX: f64 = 0.10;
 /// A whole run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
-    /// Always `relay`: what `compare` and the plots tell files apart by.
-    pub verb: String,
-    /// Whether the run came to its end; `false` after ^C.
-    pub complete: bool,
-    /// The machine.
-    pub machine: Machine,
-    /// Seconds since the Unix epoch when the run began.
-    pub begun_unix_s: u64,
-    /// The command line.
-    pub arguments: Vec<String>,
-    /// What the order of turns and the clients' phases were drawn from.
-    pub seed: u64,
+    /// Where it comes from; the verb is `relay`.
+    #[serde(flatten)]
+    pub origin: Origin,
     /// How many clients.
     pub client_count: u32,
     /// Datagrams a second of the paced scenarios.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::value_parser;
@@ -20,7 +20,7 @@ use super::scenario::{Scenario, Turn, turns};
 use super::target::Kind;
 use crate::cpu::{MachineTicks, ProcessClock, TICKS_PER_SECOND};
 use crate::live;
-use crate::machine::Machine;
+use crate::origin::Origin;
 use crate::process::settings;
 use crate::progress::Progress;
 use crate::slo::{self, Objectives};
@@ -153,10 +153,10 @@ pub fn run(options: &Options, stop: &AtomicBool) -> anyhow::Result<Report> {
     }
     progress.end();
     drop(stands);
-    report.complete = report.windows.len() == plan.len();
+    report.origin.complete = report.windows.len() == plan.len();
     for (kind, flow_count) in flow_tables(options) {
         if stop.load(Ordering::Relaxed) {
-            report.complete = false;
+            report.origin.complete = false;
             break;
         }
         let memory = memory::measure(kind, &ground, flow_count, folder.path())?;
@@ -185,14 +185,7 @@ fn begin(options: &Options, ground: &Ground) -> Report {
         )
     });
     Report {
-        verb: "relay".to_owned(),
-        complete: false,
-        machine: Machine::read(),
-        begun_unix_s: SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |age| age.as_secs()),
-        arguments: std::env::args().skip(1).collect(),
-        seed: options.seed,
+        origin: Origin::begun("relay", options.seed),
         client_count: options.clients,
         rate_pps: options.rate,
         backlog: options.backlog,

@@ -99,19 +99,19 @@ pub fn notes(report: &Report) -> Vec<String> {
         vec![
         format!(
             "{} cores, {}, {}; seed {}, {} clients, {} windows{}.",
-            report.machine.cores,
-            report.machine.processor,
-            report.machine.kernel,
-            report.seed,
+            report.origin.machine.cores,
+            report.origin.machine.processor,
+            report.origin.machine.kernel,
+            report.origin.seed,
             report.client_count,
             report.windows.len(),
-            if report.complete { "" } else { ", stopped early" },
+            if report.origin.complete { "" } else { ", stopped early" },
         ),
         "Only delivered, verified datagrams count; no cost is drawn from a window that lost any. \
          Ratios pair windows of one round; the spread is half the distance between quartiles."
             .to_owned(),
     ];
-    if report.machine.irq_time_accounting == Some(true) {
+    if report.origin.machine.irq_time_accounting == Some(true) {
         notes.push(
             "This kernel keeps softirq time out of a process' CPU time: costs are lower than on \
              one that does not, for all targets."
@@ -143,7 +143,7 @@ pub fn notes(report: &Report) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::Machine;
+    use crate::origin::Origin;
     use crate::relay::ledger::Fates;
     use crate::relay::report::{Window, summarise};
     use crate::relay::scenario::Scenario;
@@ -178,12 +178,11 @@ mod tests {
             window(Kind::Coturn, 7_000.0, 9),
         ];
         let report = Report {
-            verb: "relay".to_owned(),
-            complete: true,
-            machine: Machine::default(),
-            begun_unix_s: 0,
-            arguments: Vec::new(),
-            seed: 5,
+            origin: Origin {
+                complete: true,
+                seed: 5,
+                ..Origin::default()
+            },
             client_count: 2_000,
             rate_pps: 1,
             backlog: 1,

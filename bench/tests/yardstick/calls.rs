@@ -31,7 +31,7 @@ fn calls_through_relay_and_transceiver_are_measured_from_the_offer_to_the_last_p
     let folder = tempfile::tempdir().expect("a folder");
     let arguments = words("--calls 6 --rate 20 --settle-s 1 --window-s 1.5");
     let (report, output) = run("calls", &arguments, folder.path());
-    assert!(report.complete && report.verb == "calls");
+    assert!(report.origin.complete && report.origin.verb == "calls");
     let run = only(&report);
     assert_eq!((run.calls.established, run.calls.completed), (6, 6));
     assert_eq!(
@@ -106,7 +106,7 @@ fn a_link_of_either_dialect_is_measured_beside_the_edges_own_echo() {
     let mut arguments = vec!["--targets", targets, "--calls", "4", "--rate", "20"];
     arguments.extend(["--settle-s", "2", "--window-s", "3"]);
     let (report, output) = run("calls", &arguments, folder.path());
-    assert!(report.complete, "{report:?}");
+    assert!(report.origin.complete, "{report:?}");
     let names: Vec<&str> = report.runs.iter().map(|run| run.target.name()).collect();
     assert_eq!(names, ["syrinx", "media-v1", "realtime"]);
     for run in &report.runs {
@@ -229,7 +229,7 @@ fn an_interrupted_answer_falls_silent_and_the_edge_knows_how_much_of_it_was_hear
             .expect("the bench runs");
         assert!(output.status.success(), "{output:?}");
         let report: BargeIn = result_file::read_json(&json).expect("a result");
-        assert!(report.complete, "{report:?}");
+        assert!(report.origin.complete, "{report:?}");
         assert_eq!(report.dialect.name(), dialect);
         assert_eq!(report.runs.len(), 1);
         let run = &report.runs[0];

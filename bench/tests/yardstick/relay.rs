@@ -234,7 +234,7 @@ fn a_run_leaves_table_json_picture_free_of_loss() {
     );
     assert!(log.contains("[4/4"), "{log}");
     let report: Report = syrinx_bench::result_file::read_json(&json).expect("a result");
-    assert!(report.complete && report.windows.len() == 4);
+    assert!(report.origin.complete && report.windows.len() == 4);
     assert!(report.windows.iter().all(|window| window.fates().clean()));
     let paced = report
         .windows

@@ -8,7 +8,7 @@ use super::caller::Trigger;
 use crate::calls::failure::Failures;
 use crate::calls::latency::Quantiles;
 use crate::figure::{Definition, Figure, Unit, less, more, time};
-use crate::machine::Machine;
+use crate::origin::Origin;
 use crate::process::edge::Dialect;
 use crate::slo::Verdict;
 use crate::table::Table;
@@ -19,18 +19,9 @@ pub const VERB: &str = "barge-in";
 /// A whole measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Always [`VERB`].
-    pub verb: String,
-    /// Whether it came to its end.
-    pub complete: bool,
-    /// The machine.
-    pub machine: Machine,
-    /// Seconds since the Unix epoch when it began.
-    pub begun_unix_s: u64,
-    /// The command line.
-    pub arguments: Vec<String>,
-    /// What the moments of interruption were drawn from.
-    pub seed: u64,
+    /// Where it comes from; the verb is [`VERB`].
+    #[serde(flatten)]
+    pub origin: Origin,
     /// What the edge and the backend spoke.
     pub dialect: Dialect,
     /// What the server says of its version.
@@ -202,7 +193,7 @@ pub fn render(report: &Report) -> String {
         text.push_str(&remark(report, run));
         text.push('\n');
     }
-    if !report.complete {
+    if !report.origin.complete {
         text.push_str("STOPPED EARLY.\n");
     }
     text
