@@ -180,13 +180,11 @@ fn an_update_of_the_session_is_answered_with_what_it_has_become() {
 fn the_label_makes_no_difference() {
     for label in ["", "chat", "oai-events", "\u{1f600}"] {
         let mut world = World::new();
-        let session = world.reference();
         let shape = Shape {
             label,
             ..Shape::default()
         };
-        let client = Client::with(world.now, "192.0.2.10:5000", shape);
-        let client = world.call_with(session, client, Box::new(Echo::default()));
+        let client = world.call_shaped("192.0.2.10:5000", shape);
         world.run_until("the channel opens", |world| {
             world.clients[client].channel.is_some()
         });

@@ -5,7 +5,6 @@ use super::support::*;
 use std::time::Duration;
 use str0m::config::DtlsVersion;
 use syrinx_shared::wire::encap::Direction;
-use syrinx_transceiver::backend::echo::Echo;
 use syrinx_transceiver::session::{EndReason, Lifetimes};
 use syrinx_transceiver::shard::ShardEvent;
 
@@ -91,13 +90,11 @@ fn a_client_whose_handshake_breaks_off_is_ended_by_the_setup_deadline() {
     for lifetimes in lifetimes() {
         for dtls in [DtlsVersion::Dtls12, DtlsVersion::Dtls13] {
             let mut world = World::with_lifetimes(lifetimes);
-            let session = world.reference();
             let shape = Shape {
                 dtls,
                 ..Shape::default()
             };
-            let client = Client::with(world.now, "192.0.2.10:5000", shape);
-            let client = world.call_with(session, client, Box::new(Echo::default()));
+            let client = world.call_shaped("192.0.2.10:5000", shape);
             // Its hello comes, and nothing that follows.
             world.clients[client].loses = Loses::DtlsAfter(1);
             world.run(lifetimes.setup - TICK);

@@ -100,13 +100,11 @@ fn clients_of_either_dtls_version_connect() {
     use str0m::config::DtlsVersion::{Auto, Dtls12, Dtls13};
     for dtls in [Dtls12, Dtls13, Auto] {
         let mut world = World::new();
-        let session = world.reference();
         let shape = Shape {
             dtls,
             ..Shape::default()
         };
-        let client = Client::with(world.now, "192.0.2.10:5000", shape);
-        let client = world.call_with(session, client, Box::new(Echo::default()));
+        let client = world.call_shaped("192.0.2.10:5000", shape);
         world.connect();
         let now = world.now;
         world.clients[client].speak(now, &opus(1));
@@ -125,13 +123,11 @@ fn a_channel_that_both_sides_agree_on_is_greeted_and_echoes() {
 
 fn agree_on(stream: u16) {
     let mut world = World::new();
-    let session = world.reference();
     let shape = Shape {
         negotiated: Some(stream),
         ..Shape::default()
     };
-    let client = Client::with(world.now, "192.0.2.10:5000", shape);
-    let client = world.call_with(session, client, Box::new(Echo::default()));
+    let client = world.call_shaped("192.0.2.10:5000", shape);
     world.connect();
     let now = world.now;
     world.clients[client].say(now, br#"{"type":"x"}"#, false);

@@ -163,12 +163,13 @@ impl World {
 
     /// A client with a microphone and a data channel calls the echo.
     pub(crate) fn call(&mut self, addr: &str) -> usize {
-        let session = self.reference();
-        self.call_with(
-            session,
-            Client::new(self.now, addr),
-            Box::new(Echo::default()),
-        )
+        self.call_shaped(addr, Shape::default())
+    }
+
+    /// The same by a client of another shape.
+    pub(crate) fn call_shaped(&mut self, addr: &str, shape: Shape) -> usize {
+        let (session, client) = (self.reference(), Client::with(self.now, addr, shape));
+        self.call_with(session, client, Box::new(Echo::default()))
     }
 
     /// Two-way set-up of a client on a session of its own; returns its index.
