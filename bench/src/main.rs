@@ -72,16 +72,16 @@ enum Verb {
 }
 
 fn main() -> ExitCode {
-    match dispatch(&Cli::parse().verb) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) if error.is::<slo::Missed>() => {
-            eprintln!("syrinx-bench: {error:#}");
-            ExitCode::from(slo::EXIT_MISSED)
-        }
-        Err(error) => {
-            eprintln!("syrinx-bench: {error:#}");
-            ExitCode::FAILURE
-        }
+    let Err(error) = dispatch(&Cli::parse().verb) else {
+        return ExitCode::SUCCESS;
+    };
+    eprintln!("syrinx-bench: {error:#}");
+    if error.is::<slo::Missed>() {
+        ExitCode::from(slo::EXIT_MISSED)
+    } else if error.is::<slo::SloError>() {
+        ExitCode::from(slo::EXIT_USAGE)
+    } else {
+        ExitCode::FAILURE
     }
 }
 

@@ -17,6 +17,9 @@ use crate::table::Table;
 /// The program's exit status after a run that missed an objective. 1 is a run that failed, 2 a
 /// command line that was wrong.
 pub const EXIT_MISSED: u8 = 3;
+/// Status of a run whose objectives name no figure of its verb, or not in its unit: that of any
+/// wrong command line.
+pub const EXIT_USAGE: u8 = 2;
 /// More than anybody writes by hand.
 const OBJECTIVES_MAX: usize = 64;
 

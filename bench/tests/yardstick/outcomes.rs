@@ -70,7 +70,7 @@ fn a_wrong_objective_ends_a_run_before_it_begins() {
     ] {
         let output = command(verb, &["--slo", objective]).output();
         let output = output.expect("the bench runs");
-        assert_eq!(status(&output), Some(1), "{verb}: {output:?}");
+        assert_eq!(status(&output), Some(2), "{verb}: {output:?}");
         assert!(err(&output).contains(known), "{verb}: {output:?}");
     }
 }
