@@ -228,6 +228,8 @@ mod tests {
     fn a_stream_at_rest_leaves_the_loop_asleep_and_a_dropped_one_is_not_watched() {
         let mut worker = Loop::new(4);
         let (ours, mut theirs) = tcp_pair();
+        // As long as this is open, closing the other does not end the kernel's watch.
+        let _duplicate = ours.try_clone().unwrap();
         let mut stream = Stream::new(&worker.handle(), ours).unwrap();
         let resident = worker.handle().reside("waits", async move {
             let mut byte = [0];
